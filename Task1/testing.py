@@ -1,0 +1,74 @@
+"""What a trained network gets right and wrong: figures by class, pictures, and the classes of a user's own pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import plots
+import run_folder
+from augment import normalise
+from data import Data
+from pictures import read_picture
+from training import Evaluation, Precision, evaluate
+from utils import write_file, write_json
+
+PICTURES_SHOWN = 32
+
+
+def test_checkpoint(model: nn.Module, data: Data, options: argparse.Namespace, device: torch.device,
+                    precision: Precision) -> None:
+    """Evaluate on the test split; print and write the figures, and draw both pictures.
+
+    They go to `--output-dir`, else beside the checkpoint.
+    """
+    folder = options.output_dir or options.evaluate.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    tested = evaluate(model, data.test, device, precision, max_batches=options.debug_steps)
+    report = test_report(tested, data)
+    width = max(len(name) for name in data.classes)
+    for name, accuracy in report["per_class_accuracy"].items():
+        print(f"  {name:{width}s}  {'no picture' if accuracy is None else format(accuracy, '7.2%')}")
+    print(f"test accuracy {tested.accuracy:.2%}, loss {tested.loss:.4f} over {len(tested.labels):,} pictures")
+    write_json(folder / "evaluation.json", {"checkpoint": str(options.evaluate), "dataset": options.dataset,
+                                            "model": options.model, **report})
+    draw_test_pictures(tested, data, folder, f"{options.model} on {data.name}")
+    print(f"files: {folder.absolute()} (evaluation.json, {run_folder.CONFUSION_MATRIX}, {run_folder.PREDICTIONS})")
+
+
+def test_report(tested: Evaluation, data: Data) -> dict:
+    """The figures of a test, as they stand in `result.json`; accuracies are fractions."""
+    by_class = tested.per_class_accuracy(len(data.classes))
+    return {"test_accuracy": tested.accuracy, "test_loss": tested.loss,
+            "per_class_accuracy": dict(zip(data.classes, by_class, strict=True))}
+
+
+def draw_test_pictures(tested: Evaluation, data: Data, folder: Path, title: str) -> None:
+    """Write `confusion_matrix.png` and `predictions.png`: the first pictures that were missed, as many right ones."""
+    matrix = plots.confusion(tested.labels, tested.predictions, len(data.classes))
+    write_file(folder / run_folder.CONFUSION_MATRIX, plots.confusion_matrix(matrix, data.classes))
+    right = tested.labels == tested.predictions
+    shown = np.concatenate([np.flatnonzero(kind)[:PICTURES_SHOWN // 2] for kind in (right, ~right)])
+    pictures = data.test.raw_pictures(shown)
+    write_file(folder / run_folder.PREDICTIONS,
+               plots.predictions(pictures, tested.labels[shown], tested.predictions[shown], tested.probabilities[shown],
+                                 data.classes))
+
+
+@torch.no_grad()
+def predict_files(model: nn.Module, data: Data, files: list[Path], device: torch.device, precision: Precision) -> None:
+    """Print the three likeliest classes of each picture, prepared like the data set's own."""
+    model.eval()
+    for file in files:
+        picture = read_picture(file, data.image_size, data.channels)
+        image = normalise(torch.from_numpy(picture).permute(2, 0, 1)[None].contiguous(), data.mean, data.std)
+        with precision.autocast():
+            logits = model(image.to(device))
+        probabilities, classes = logits.float().softmax(dim=1)[0].topk(min(3, len(data.classes)))
+        said = ", ".join(f"{data.classes[index]} {probability:.1%}"
+                         for index, probability in zip(classes.tolist(), probabilities.tolist(), strict=True))
+        print(f"{file}: {said}")

@@ -1,0 +1,38 @@
+"""Puts the folder's modules on the path, and runs the program as a user would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+FOLDER = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(FOLDER))
+
+
+@pytest.fixture(scope="session")
+def program():
+    """Runs `python main.py ...` in a process of its own; returns the finished process with its output as text."""
+
+    def run(*arguments: object, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(FOLDER / "main.py"), *map(str, arguments), "--threads", "1"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+    return run
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree of pictures: train and test, classes a to d, 6 and 3 pictures of 32x32 each, of one shade a class."""
+    for split, count in (("train", 6), ("test", 3)):
+        for label, name in enumerate("abcd"):
+            folder = tmp_path / "tree" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                shade = np.full((32, 32, 3), 20 + 60 * label + index, np.uint8)
+                Image.fromarray(shade).save(folder / f"{index}.png")
+    return tmp_path / "tree"

@@ -1,0 +1,66 @@
+"""Curves in TensorBoard or Weights & Biases, for those who ask for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from utils import UserError
+
+CURVES = ("lr", "train_loss", "train_accuracy", "val_loss", "val_accuracy")
+
+
+def open_tracker(kind: str, folder: Path, config: dict, resumed_epoch: int = 0) -> Tracker:
+    """The tracker of `--log`: `none`, `tensorboard` (events in `folder`), `wandb` (offline unless WANDB_MODE is set)."""
+    try:
+        return {"none": Tracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker}[kind](
+            folder, config, resumed_epoch)
+    except ImportError:
+        raise UserError(f"--log {kind} needs a package that is not installed: pip install {kind}") from None
+
+
+class Tracker:
+    """Tracks nothing, and is what the others are made of."""
+
+    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+        pass
+
+    def log(self, row: dict) -> None:
+        """Take the history's row of an epoch."""
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class TensorBoardTracker(Tracker):
+    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(folder, purge_step=resumed_epoch + 1 if resumed_epoch else None)
+
+    def log(self, row: dict) -> None:
+        for name in CURVES:
+            self.writer.add_scalar(name, row[name], row["epoch"])
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbTracker(Tracker):
+    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+        import wandb
+
+        self.run = wandb.init(project="ai-programming", dir=folder, config=config,
+                              mode=os.environ.get("WANDB_MODE", "offline"), settings=wandb.Settings(silent=True))
+
+    def log(self, row: dict) -> None:
+        self.run.log({name: row[name] for name in CURVES}, step=row["epoch"])
+
+    def close(self) -> None:
+        self.run.finish()

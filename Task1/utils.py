@@ -1,0 +1,111 @@
+"""What every script needs: errors for the user, seeds and devices, files that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+PROJECT_VERSION = "1.0.0"
+
+
+class UserError(Exception):
+    """Something that the user can mend; its text is the one line that `main` prints before it exits with status 1."""
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------------
+
+# Every use of chance has a stream of its own, derived from the seed by numpy.random.SeedSequence. No stream depends on
+# how much another was used: the split does not change with the model, nor the order of pictures with the workers.
+_STREAMS = {"split": 0, "order": 1, "augment": 2}
+
+
+def random_stream(seed: int, purpose: str, epoch: int = 0) -> np.random.Generator:
+    """The random generator of one purpose ("split", "order" or "augment") in one epoch."""
+    return np.random.default_rng([seed, _STREAMS[purpose], epoch])
+
+
+def set_seed(seed: int) -> None:
+    """Seed torch's generators, which the initial weights and dropout draw from."""
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """torch's generators (dropout draws from them); all other chance is a function of seed and epoch."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore what `random_state` returned; the GPUs' generators only if as many GPUs are there."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+
+
+# ---- devices -----------------------------------------------------------------------------------------------------
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of `--device`: `auto` takes the first GPU if there is one; a GPU that is not there is an error."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise UserError(f"--device {name}: no usable GPU (torch {torch.__version__} sees none); use --device cpu")
+        if device.index is not None and device.index >= count:
+            raise UserError(f"--device {name}: there are {count} GPUs, cuda:0 to cuda:{count - 1}")
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """The device as a person names it: the GPU's product name, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def versions() -> dict[str, str]:
+    """What the numbers of a run depend on besides its flags."""
+    torch_version = str(torch.__version__)  # a subclass of str, which loading with weights_only refuses
+    return {"project": PROJECT_VERSION, "python": platform.python_version(), "torch": torch_version,
+            "numpy": np.__version__}
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file so that whoever looks, at any moment and after any crash, finds the old content or the new one.
+
+    The temporary name is fixed, so what a killed write leaves behind is overwritten by the next one.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; free some space or "
+                        "choose another folder") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write strict JSON (no NaN), in ASCII, so that any locale reads it."""
+    write_file(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii"))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a file that is missing or no JSON is an error with its name."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from None
