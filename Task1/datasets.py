@@ -173,8 +173,8 @@ def _load_torchvision(name: str, data_dir: Path, image_size: int | None) -> Load
     except Exception as error:  # from torchvision, urllib, tarfile or pickle, each with exceptions of its own
         there = sorted(path.name for path in data_dir.iterdir())[:6] if data_dir.is_dir() else []
         raise UserError(f"{name} is not whole in {data_dir.absolute()} (found there: {', '.join(there) or 'nothing'}) "
-                        f"and cannot be downloaded ({type(error).__name__}); give --data-dir a folder with a copy, or use "
-                        "--dataset synthetic") from None
+                        f"and cannot be downloaded ({type(error).__name__}); give --data-dir a folder with a copy, or "
+                        "use --dataset synthetic") from None
     finally:
         socket.setdefaulttimeout(timeout)
     splits = []

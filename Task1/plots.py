@@ -173,7 +173,7 @@ def predictions(pictures: np.ndarray, labels: np.ndarray, predicted: np.ndarray,
 
 
 def label(text: str, length: int = 22) -> str:
-    """A text that the fonts can show: what they lack is written as an escape like `\\u732b`, what is too long is cut."""
+    """A text that the fonts can show: what they lack becomes an escape like `\\u732b`, what is too long is cut."""
     shown = "".join(character if _drawable(character) else character.encode("unicode_escape").decode("ascii")
                     for character in text)
     return shown if len(shown) <= length else shown[:length - 1] + "\N{HORIZONTAL ELLIPSIS}"

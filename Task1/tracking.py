@@ -11,7 +11,7 @@ CURVES = ("lr", "train_loss", "train_accuracy", "val_loss", "val_accuracy")
 
 
 def open_tracker(kind: str, folder: Path, config: dict, resumed_epoch: int = 0) -> Tracker:
-    """The tracker of `--log`: `none`, `tensorboard` (events in `folder`), `wandb` (offline unless WANDB_MODE is set)."""
+    """The tracker of `--log`: `none`, `tensorboard` (events in `folder`) or `wandb` (offline without WANDB_MODE)."""
     try:
         return {"none": Tracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker}[kind](
             folder, config, resumed_epoch)
