@@ -105,26 +105,11 @@ def _visible_parts(size: int) -> list[tuple[slice, slice]]:
     return [(slice(max(s, 0), size + min(s, 0)), slice(max(-s, 0), size - max(s, 0))) for s in shifts]
 
 
-def normalise(
-    batch: torch.Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    memory_format: torch.memory_format = torch.contiguous_format,
-) -> torch.Tensor:
-    """Return (batch / 255 - mean) / std as float32 (B, C, H, W), the same bits in either memory format.
+def normalise(batch: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Return (batch / 255 - mean) / std as float32 (B, C, H, W).
 
-    `batch` is uint8 (B, C, H, W); `mean` and `std` hold C values on the scale of 0 to 1; `memory_format` is
-    `torch.contiguous_format` or `torch.channels_last`.
+    `batch` is uint8 (B, C, H, W); `mean` and `std` hold C values on the scale of 0 to 1.
     """
     offset = torch.tensor([255 * value for value in mean], device=batch.device)
     scale = torch.tensor([1 / (255 * value) for value in std], device=batch.device)
-    if memory_format == torch.contiguous_format:
-        return batch.float().sub_(offset.view(-1, 1, 1)).mul_(scale.view(-1, 1, 1))
-    # Torch is slow where the innermost axis has only C values: convert channel by channel, then work on rows of W * C.
-    result = torch.empty(batch.shape, device=batch.device, memory_format=memory_format)
-    for channel in range(batch.shape[1]):
-        result[:, channel] = batch[:, channel]
-    width = batch.shape[3]
-    pixels = result.permute(0, 2, 3, 1).flatten(2)
-    pixels.sub_(offset.repeat(width)).mul_(scale.repeat(width))
-    return result
+    return batch.float().sub_(offset.view(-1, 1, 1)).mul_(scale.view(-1, 1, 1))

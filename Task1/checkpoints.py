@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,11 +31,13 @@ def load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.absolute()} is not there or is no file; name a best_model.pth or last_checkpoint.pth")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's guesses about what it cannot read: the error says enough
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        whole = "" if zipfile.is_zipfile(path) else " (or is cut off)"
-        raise UserError(f"{path} holds more than tensors and plain values{whole} and is refused, since loading it "
-                        "could run code; save model.state_dict() instead of the model") from None
+        what = "holds" if zipfile.is_zipfile(path) else "is no checkpoint, is cut off, or holds"
+        raise UserError(f"{path} {what} more than tensors and plain values; it is refused, since loading it could run "
+                        "code: save model.state_dict() instead of the model, and no NumPy values") from None
     except Exception as error:  # torch.load raises whatever its parsers meet in a foreign or truncated file
         raise UserError(f"{path} is no checkpoint, or is cut off ({type(error).__name__}); "
                         "name a best_model.pth or last_checkpoint.pth") from None
@@ -47,12 +50,15 @@ def load_weights(model: nn.Module, path: Path) -> str | None:
     """Load a `best_model.pth`, or the model inside a `last_checkpoint.pth`, into `model`.
 
     Returns a note for the user if the keys had to be mended. Raises `UserError` with the first keys or shapes that
-    differ; the model is then unchanged.
+    differ, or of the first weight that is not finite; the model is then unchanged.
     """
     content = load(path)
     weights = content["model"] if isinstance(content.get("model"), dict) else content
     state, note = unwrapped(weights)
     check_match(state, model.state_dict(), str(path))
+    diverged = next((key for key, tensor in state.items() if not tensor.isfinite().all()), None)
+    if diverged is not None:
+        raise UserError(f"{path} is of a network that has diverged: {diverged} is not finite; take an earlier one")
     model.load_state_dict(state)
     return note
 
@@ -61,7 +67,7 @@ def unwrapped(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | Non
     """The state without wrappers' prefixes (also nested ones), and a note if there were any."""
     mended = dict(state)
     removed = ""
-    while mended and (prefix := next((p for p in WRAPPER_PREFIXES if all(k.startswith(p) for k in mended)), None)):
+    while mended and (prefix := next((p for p in WRAPPER_PREFIXES if all(str(k).startswith(p) for k in mended)), None)):
         mended = {key.removeprefix(prefix): value for key, value in mended.items()}
         removed += prefix
     return mended, f"note: removed the prefix {removed!r} from the checkpoint's keys" if removed else None
@@ -74,8 +80,9 @@ def check_match(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], sou
     foreign = [key for key in state if key not in expected]
     if not_tensors or missing or foreign:
         parts = [f"{what} {', '.join(map(str, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
-                 for what, keys in (("lacks", missing), ("has besides", foreign)) if keys]
-        raise UserError(f"{source} does not fit this model: it {' and '.join(parts) or 'holds no tensors'}; "
+                 for what, keys in (("lacks", missing), ("has besides", foreign), ("has no tensor in", not_tensors))
+                 if keys]
+        raise UserError(f"{source} does not fit this model: it {' and '.join(parts)}; "
                         "give the --model and --dataset that it was trained with")
     for key, tensor in state.items():
         if tensor.shape != expected[key].shape:
@@ -87,7 +94,7 @@ def check_match(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], sou
 def load_resumable(path: Path) -> dict[str, Any]:
     """Read a `last_checkpoint.pth`; bare weights, and files of another version, are told apart."""
     content = load(path)
-    if "optimizer" not in content or "config" not in content:
+    if "optimizer" not in content:
         raise UserError(f"{path} holds weights alone; --resume needs the {path.parent / 'last_checkpoint.pth'} that a "
                         "run writes (weights can be tested with --evaluate)")
     if content.get("format") != FORMAT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +30,19 @@ def find_pictures(root: Path) -> PictureFiles:
     """List the pictures below `root/<class>/`, at any depth.
 
     Hidden files and folders (a leading dot: .DS_Store, ._x.jpg, .git, .ipynb_checkpoints), __MACOSX and files without
-    a picture's extension are passed over. Raises `UserError` if there is no class folder, or one without a picture.
+    a picture's extension are passed over; links are followed. Raises `UserError` if there is no class folder, or one
+    without a picture, and `OSError` for what cannot be read.
     """
     entries = _entries(root)
-    classes = [entry.name for entry in entries if entry.is_dir()]
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    # Names are UTF-8 whatever the locale: LC_ALL=C must not rename a class.
+    classes = [os.fsencode(name).decode("utf-8", "surrogateescape") for name in folders]
     if not classes:
         loose = sum(_is_picture(entry.name) for entry in entries)
         raise UserError(f"{root.absolute()} has no class folders ({loose} pictures lie directly in it); "
                         f"wanted: {LAYOUT}")
     found = PictureFiles(root, classes, [], [], [])
-    for label, name in enumerate(classes):
+    for label, name in enumerate(folders):
         before = len(found.paths)
         _collect(os.path.join(root, name), label, found)
         if len(found.paths) == before:
@@ -51,12 +55,24 @@ def find_splits(data_dir: Path) -> dict[str, PictureFiles]:
     """The splits `train`, `test` and, if there is one, `val` of a tree of class folders.
 
     With both `test/` and `val/`, `val/` is the validation split. With one of them, that is the test split, and
-    validation is cut out of the training pictures. Raises `UserError` if a split has a class that another lacks.
+    validation is cut out of the training pictures. Raises `UserError` if a split has a class that another lacks, or
+    something cannot be read.
     """
+    try:
+        return _find_splits(data_dir)
+    except OSError as error:
+        raise UserError(f"{os.fspath(error.filename)} cannot be read: {error.strerror}; mend or remove it, or give "
+                        "another --data-dir") from None
+
+
+def _find_splits(data_dir: Path) -> dict[str, PictureFiles]:
+    if not data_dir.is_dir():
+        there = "a file" if data_dir.exists() else "no such folder"
+        raise UserError(f"{data_dir.absolute()} is {there}; give --data-dir a folder with {LAYOUT}")
     present = [name for name in ("train", "val", "test") if (data_dir / name).is_dir()]
     if "train" not in present or len(present) < 2:
-        there = sorted(entry.name for entry in _entries(data_dir))[:6] if data_dir.is_dir() else "no such folder"
-        raise UserError(f"{data_dir.absolute()} is no tree of pictures: wanted {LAYOUT}; found {there or 'nothing'}")
+        there = ", ".join(entry.name for entry in _entries(data_dir)[:6]) or "nothing"
+        raise UserError(f"{data_dir.absolute()} is no tree of pictures: wanted {LAYOUT}; found {there}")
     splits = {name: find_pictures(data_dir / name) for name in present}
     for name in present[1:]:
         ours, theirs = set(splits["train"].classes), set(splits[name].classes)
@@ -74,19 +90,18 @@ def _collect(folder: str, label: int, found: PictureFiles) -> None:
         if entry.is_dir():
             _collect(entry.path, label, found)
         elif _is_picture(entry.name):
-            stat = entry.stat()
+            marks = entry.stat()
+            if not stat.S_ISREG(marks.st_mode):
+                raise UserError(f"{entry.path} cannot be read: it is no file but a pipe, socket or device; remove it")
             found.paths.append(entry.path)
             found.labels.append(label)
-            found.fingerprints.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+            found.fingerprints.append((marks.st_size, marks.st_mtime_ns, marks.st_ctime_ns, marks.st_ino))
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted((entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"),
-                          key=lambda entry: entry.name)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}; check --data-dir") from None
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"),
+                      key=lambda entry: entry.name)
 
 
 def _is_picture(name: str) -> bool:

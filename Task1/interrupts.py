@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
@@ -16,18 +19,14 @@ class Interrupts:
     A second signal changes nothing: the save that the first one led to is not cut short.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
     def __enter__(self) -> Interrupts:
         self.requested = False
-        self._previous = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            self._previous = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._previous = {number: _handle(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            _handle(number, handler)
 
     def check(self) -> None:
         """Raise `Interrupted` if a signal came."""
@@ -36,3 +35,23 @@ class Interrupts:
 
     def _note(self, number: int, frame: object) -> None:
         self.requested = True
+
+
+def treat_sigterm_as_ctrl_c() -> None:
+    """Let SIGTERM raise KeyboardInterrupt too, for the time before and after `Interrupts`."""
+    _handle(signal.SIGTERM, signal.default_int_handler)
+
+
+def ignore_signals() -> None:
+    """Hear no more signals: the program is about to end, and an impatient second Ctrl-C must not make it stumble."""
+    for number in SIGNALS:
+        _handle(number, signal.SIG_IGN)
+
+
+def _handle(number: int, handler: Any) -> Any:
+    """Install a handler and return the one before; a signal that the caller made us ignore (nohup, &) stays ignored."""
+    before = signal.getsignal(number)
+    # Python allows handlers in the main thread alone.
+    if before != signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
+    return before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -11,37 +10,47 @@ import torch
 from torch import nn
 
 import checkpoints
+import interrupts
 import run_folder
+import tracking
 from data import Data, load_data
-from interrupts import Interrupted
 from models import MODELS, get_model
 from options import FREE_ON_RESUME, check_combinations, common_parser, flag, parse
 from run import Run
 from testing import predict_files, test_checkpoint
 from training import Precision, Step
-from utils import UserError, choose_device, device_name, set_seed, versions
+from utils import (
+    UserError,
+    choose_device,
+    device_name,
+    discard_output,
+    keep_freed_memory,
+    prepare_output,
+    set_seed,
+    versions,
+)
 
 TASK = "task1"
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = common_parser("Train an image classifier with PyTorch on one device.", tuple(MODELS))
-    parser.add_argument("--predict", type=Path, nargs="+", metavar="IMAGE",
-                        help="with --evaluate: name the class of these pictures and its probability")
-    parser.add_argument("--amp", nargs="?", const="auto", default="off", choices=("auto", "off", "float16", "bfloat16"),
-                        help="mixed precision; auto (or --amp alone) uses it on a GPU, not on a CPU")
-    parser.add_argument("--dropout", type=float, default=0.5, metavar="P",
-                        help="share of features that minivgg drops before its classifier")
-    parser.add_argument("--no-bias-decay", action="store_true",
-                        help="spare biases and norm parameters the weight decay (default: decay all)")
+    group = parser.add_argument_group("in this program alone")
+    group.add_argument("--predict", type=Path, nargs="+", metavar="IMAGE",
+                       help="with --evaluate: name the class of these pictures and its probability (default: none)")
+    group.add_argument("--amp", nargs="?", const="auto", default="off", choices=("auto", "off", "float16", "bfloat16"),
+                       help="mixed precision; auto (or --amp alone) uses it on a GPU, not on a CPU")
+    group.add_argument("--dropout", type=float, default=0.5, metavar="P",
+                       help="share of features that minivgg drops before its classifier")
+    group.add_argument("--no-bias-decay", action="store_true",
+                       help="spare biases and norm parameters the weight decay (default: decay all)")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by the caller
-            stream.reconfigure(errors="backslashreplace")  # a class named in Chinese must not end a run under LC_ALL=C
+    interrupts.treat_sigterm_as_ctrl_c()
+    prepare_output()
     parser = build_parser()
     options, given = parse(parser, arguments)
     if not 0 <= options.dropout < 1:
@@ -59,13 +68,14 @@ def main(arguments: list[str] | None = None) -> int:
     except torch.OutOfMemoryError:
         print("error: the GPU's memory is full; use a smaller --batch-size or --amp", file=sys.stderr)
         return 1
-    except (Interrupted, KeyboardInterrupt):
+    except (interrupts.Interrupted, KeyboardInterrupt):
+        interrupts.ignore_signals()
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read the output is gone. Python would complain once more when it flushes at exit: give it a sink.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("error: the output was closed; continue with --resume", file=sys.stderr)
+    except OSError as error:  # of the run's files it was told already; what is left is mostly the output's
+        discard_output()
+        print(f"error: {error.filename or 'the output'} cannot be read or written ({error.strerror or error}); "
+              "mend that and continue with --resume", file=sys.stderr)
         return 1
     return 0
 
@@ -74,9 +84,10 @@ def train(parser: argparse.ArgumentParser, options: argparse.Namespace, given: s
     """Start or continue a run and carry it to its end."""
     default = Path("runs") / f"{TASK}-{options.dataset}-{options.model}"
     checkpoint = None
+    tracking.require(options.log)
     if options.resume:
-        path = run_folder.find(options.output_dir, default)
-        checkpoint = checkpoints.load_resumable(path / run_folder.LAST_CHECKPOINT)
+        folder = run_folder.RunFolder(run_folder.find(options.output_dir, default))
+        checkpoint = checkpoints.load_resumable(folder / run_folder.LAST_CHECKPOINT)
         adopt_flags(options, given, checkpoint["config"])
         check_combinations(parser, options)
 
@@ -87,11 +98,12 @@ def train(parser: argparse.ArgumentParser, options: argparse.Namespace, given: s
 
     config = {**{name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
               "task": TASK, **versions(), "device_name": device_name(device), "thread_count": torch.get_num_threads(),
-              "amp_dtype": precision.name, "classes": list(data.classes)}
+              "amp_dtype": precision.name, "classes": list(data.classes),
+              "pictures": [len(loader.indices) for loader in (data.train, data.val, data.test)]}
     if checkpoint is None:
         folder = run_folder.create(options.output_dir, default, options.overwrite)
     else:
-        folder = run_folder.RunFolder(path)
+        check_same_pictures(checkpoint["config"], config)
         say_what_changed(checkpoint["config"], config)
     Run(options, config, folder, data, step, device, checkpoint).carry_out()
 
@@ -111,7 +123,8 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def set_up(options: argparse.Namespace) -> tuple[torch.device, Precision]:
-    """Device, threads, seed and number format."""
+    """Device, threads, memory, seed and number format."""
+    keep_freed_memory()
     if options.threads:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
@@ -156,9 +169,20 @@ def adopt_flags(options: argparse.Namespace, given: set[str], saved: dict) -> No
             setattr(options, name, Path(saved[name]) if name == "data_dir" else saved[name])
 
 
+def check_same_pictures(saved: dict, config: dict) -> None:
+    """Refuse to go on with other pictures: the classes would get other numbers, the split would be another."""
+    others = sorted(set(saved["classes"]) ^ set(config["classes"]))
+    change = f"the class {others[0]} came or went" if others else ""
+    if not change and saved.get("pictures", config["pictures"]) != config["pictures"]:
+        change = f"{saved['pictures']} pictures to train, validate and test became {config['pictures']}"
+    if change:
+        raise UserError(f"the run began with other data ({change}); give the --data-dir that it had, or start a new "
+                        "run")
+
+
 def say_what_changed(saved: dict, config: dict) -> None:
     """Tell of changes after which the numbers are right but not the same to the last bit."""
-    for name in ("thread_count", "device_name", "torch"):
+    for name in ("thread_count", "device_name", "amp_dtype", "torch"):
         if saved.get(name) != config[name]:
             print(f"note: {name} was {saved.get(name)}, now {config[name]}: "
                   "the last bits may differ from an uninterrupted run's")

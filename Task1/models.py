@@ -130,11 +130,12 @@ def _conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> li
             nn.BatchNorm2d(out_channels), nn.ReLU()]
 
 
-# Name -> (constructor, the smallest picture that it takes).
+# Name -> (constructor, the smallest picture that it takes). Batch-norm has no variance to take of a single value, and a
+# batch may be one picture: so the last that a ResNet normalises is 2x2.
 MODELS: dict[str, tuple[Callable[..., nn.Module], int]] = {
     "lenet": (LeNet, 16),
     "minivgg": (MiniVGG, 8),
     "convnet": (ConvNet, 4),
-    "resnet18": (resnet18, 8),
-    "resnet34-cifar": (resnet34_cifar, 16),
+    "resnet18": (resnet18, 9),
+    "resnet34-cifar": (resnet34_cifar, 17),
 }

@@ -49,6 +49,8 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
                           help="share of the target spread over all classes")
     training.add_argument("--seed", type=_whole(0), default=0, metavar="N",
                           help="of the split, the weights, the order and the augmentation")
+    training.add_argument("--debug-steps", type=_whole(1), metavar="N",
+                          help="end every training and evaluation pass after N batches (default: go through)")
 
     machine = parser.add_argument_group("on what machine")
     machine.add_argument("--device", type=_device, default="auto", metavar="{auto,cpu,cuda,cuda:N}",
@@ -72,8 +74,6 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
     use = parser.add_argument_group("instead of training")
     use.add_argument("--evaluate", type=Path, metavar="CHECKPOINT",
                      help="test a checkpoint: accuracy overall and by class, and both pictures (default: train)")
-    use.add_argument("--debug-steps", type=_whole(1), metavar="N",
-                     help="end every training and evaluation pass after N batches (default: go through)")
     return parser
 
 

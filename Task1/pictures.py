@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import os
+import secrets
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import PIL
 from PIL import Image, ImageOps
-from tqdm import tqdm
 
 from folders import PictureFiles
-from utils import UserError, write_file
+from utils import UserError, progress_bar, write_file
 
 CACHE_FOLDER = ".decoded"
 DECODER_VERSION = 1  # part of the cache's fingerprint: raise it when `read_picture` changes what it returns
@@ -29,19 +30,33 @@ def read_picture(path: str | Path, size: int, channels: int = 3) -> np.ndarray:
     greys and CMYK become RGB. If it is not size x size, its shorter side is brought to `size` (bilinear, antialiased)
     and the middle is cut out. Raises `UserError` with the path if the file cannot be read.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of odd but readable files; unreadable ones raise
+        return _decode(path, size, channels)
+
+
+def _decode(path: str | Path, size: int, channels: int = 3) -> np.ndarray:
+    """`read_picture` without its filter of warnings, which only one thread at a time can set."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of odd but readable files; unreadable ones raise
-            with Image.open(path) as file:
-                file.load()
-                picture = _eight_bit(ImageOps.exif_transpose(file))
+        with Image.open(path) as file:
+            file.load()
+            picture = _eight_bit(ImageOps.exif_transpose(file)).convert("L" if channels == 1 else "RGB")
+        if picture.size != (size, size):
+            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow's decoders raise many kinds for a damaged file
-        reason = "it is damaged, cut off or of an unknown kind" if not isinstance(error, UserError) else str(error)
-        raise UserError(f"{os.fspath(path)} cannot be read as a picture: {reason}; repair or remove it") from None
-    picture = picture.convert("L" if channels == 1 else "RGB")
-    if picture.size != (size, size):
-        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+        raise UserError(f"{os.fspath(path)} cannot be read as a picture: {_fault(error)}") from None
     return np.asarray(picture).reshape(size, size, channels)
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a file, and what to do."""
+    if isinstance(error, UserError):
+        return f"{error}; convert or remove it"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {2 * Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller or remove it"
+    if isinstance(error, OSError) and error.strerror:  # the system's error, not one of Pillow's
+        return f"{error.strerror}; check its path and permissions"
+    return "it is damaged, cut off or of an unknown kind; repair or remove it"
 
 
 def _eight_bit(picture: Image.Image) -> Image.Image:
@@ -66,23 +81,28 @@ def decode_all(files: PictureFiles, size: int, cache: Path | None, progress: boo
     pictures = _read_cache(cache, fingerprint, shape) if cache else None
     if pictures is None:
         pictures = np.empty(shape, np.uint8)
-        with ThreadPoolExecutor(DECODING_THREADS) as pool:
-            decoded = pool.map(lambda path: read_picture(path, size).transpose(2, 0, 1), files.paths, chunksize=64)
-            bar = tqdm(decoded, f"decoding {files.root.name}", len(files.paths), leave=False, unit="picture",
-                       disable=None if progress else True)
-            for index, picture in enumerate(bar):
-                pictures[index] = picture
+        with warnings.catch_warnings(), ThreadPoolExecutor(DECODING_THREADS) as pool:
+            warnings.simplefilter("ignore")  # as in `read_picture`
+            decoded = pool.map(lambda path: _decode(path, size).transpose(2, 0, 1), files.paths)
+            try:
+                with progress_bar(f"decoding {files.root.name}", len(files.paths), "picture", shown=progress) as bar:
+                    for index, picture in enumerate(decoded):
+                        pictures[index] = picture
+                        bar.update()
+            finally:
+                pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C nobody waits for the others
         if cache:
             _write_cache(cache, fingerprint, pictures)
     return pictures
 
 
 def _fingerprint(files: PictureFiles, size: int) -> bytes:
-    """32 bytes that change whenever a file is added, removed, renamed, moved or written to.
+    """32 bytes that change whenever a file is added, removed, renamed, moved or written to, and with the decoder.
 
     A write that keeps size and time (`touch -r`) shows in the inode's change time, which no program can set.
     """
-    digest = hashlib.sha256(f"{DECODER_VERSION} {size} {files.classes}".encode("utf-8", "surrogateescape"))
+    decoder = f"{DECODER_VERSION} {PIL.__version__} {size} {files.classes}"
+    digest = hashlib.sha256(decoder.encode("utf-8", "surrogateescape"))
     root_length = len(os.fspath(files.root))  # a tree that was moved as a whole keeps its cache
     for path, marks in zip(files.paths, files.fingerprints, strict=True):
         digest.update(os.fsencode(path[root_length:]))
@@ -104,12 +124,13 @@ def _read_cache(cache: Path, fingerprint: bytes, shape: tuple[int, ...]) -> np.n
 
 def _write_cache(cache: Path, fingerprint: bytes, pictures: np.ndarray) -> None:
     """Keep the array: the fingerprint, then its bytes. Where that is impossible the run goes on without."""
+    # Several runs may decode the same tree at once: each writes a file of its own, and the last one stays.
+    own = cache.with_name(f"{cache.name}.{secrets.token_hex(4)}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        buffer = io.BytesIO()
-        buffer.write(fingerprint)
-        buffer.write(pictures.data)
-        write_file(cache, buffer.getvalue())
+        write_file(own, b"".join((fingerprint, pictures.data)))
+        os.replace(own, cache)
     except (OSError, UserError):
-        print(f"note: the decoded pictures cannot be kept in {cache.parent}; they are decoded anew at each start",
-              file=sys.stderr)
+        with contextlib.suppress(OSError):  # a read-only disk refuses that too
+            own.unlink()
+        print(f"note: {cache} cannot be written; the pictures are decoded anew at each start", file=sys.stderr)

@@ -77,7 +77,7 @@ def curves(history: Sequence[dict[str, Any]], title: str) -> Figure:
             axes.plot(epochs, [row[f"{part}_{quantity}"] for row in history], label=name, color=colour, linewidth=1.6,
                       marker="o" if len(epochs) <= 40 else "", markersize=3)
         axes.set(title=quantity, xlabel="epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
     loss, accuracy = figure.axes
@@ -101,7 +101,7 @@ def confusion_matrix(matrix: np.ndarray, classes: Sequence[str]) -> Figure:
     matrix, count = np.asarray(matrix), len(classes)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     side = 6.4 if count <= 10 else 8.2
-    figure = Figure(figsize=(side + 0.7, side), dpi=100 if count <= NUMBERED_CLASSES else 130, layout="constrained")
+    figure = Figure(figsize=(side + 0.7, side), dpi=100 if count <= NUMBERED_CLASSES else 130, layout="compressed")
     axes = figure.add_subplot()
     # The square root makes single mistakes visible beside a diagonal near 1.
     image = axes.imshow(np.sqrt(share), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
@@ -125,8 +125,9 @@ def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
     step = 1 if count <= NAMED_CLASSES else -(-count // 25)
     ticks = np.arange(0, count, step)
     names = [label(classes[tick]) for tick in ticks]
-    size = 9 if count <= NUMBERED_CLASSES else 7
-    axes.set_xticks(ticks, names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
+    size, angle = (9, 45) if count <= NUMBERED_CLASSES else (7, 90)
+    axes.set_xticks(ticks, names, rotation=angle, ha="right", va="center" if angle == 90 else "top",
+                    rotation_mode="anchor", fontsize=size)
     axes.set_yticks(ticks, names, fontsize=size)
     axes.tick_params(length=0 if step == 1 else 2)
 
@@ -147,24 +148,28 @@ def _write_numbers(axes: Axes, matrix: np.ndarray, share: np.ndarray) -> None:
 @_drawing
 def predictions(pictures: np.ndarray, labels: np.ndarray, predicted: np.ndarray, probabilities: np.ndarray,
                 classes: Sequence[str]) -> Figure:
-    """A sheet of pictures, uint8 (M, C, H, W) of 1 or 3 channels, under each `true -> predicted` in green or red.
+    """A sheet of pictures, uint8 (M, C, H, W) of 1 or 3 channels, under each the true class and the predicted one.
 
     `probabilities` (M,) are those of the predicted classes.
     """
-    columns = min(8, len(pictures))
+    columns = min(8, max(3, len(pictures)))
     rows = -(-len(pictures) // columns)
-    figure = Figure(figsize=(1.45 * max(columns, 2), 1.75 * rows + 0.1), dpi=100)
-    figure.subplots_adjust(left=0.01, right=0.99, top=1 - 0.05 / rows, bottom=0.27 / rows, wspace=0.08, hspace=0.38)
+    side, gap, text, head = 1.3, 0.16, 0.42, 0.3  # inches: a picture, between two, below one, above all
+    width, height = columns * (side + gap) + gap, rows * (side + text) + head
+    figure = Figure(figsize=(width, height), dpi=100)
+    figure.text(gap / width, 1 - 0.5 * head / height, "true class \N{RIGHTWARDS ARROW} predicted class and probability",
+                va="center", fontsize=8, color=MUTED)
     for index, picture in enumerate(pictures):
-        axes = figure.add_subplot(rows, columns, index + 1)
+        row, column = divmod(index, columns)
+        axes = figure.add_axes(((column * (side + gap) + gap) / width,
+                                1 - (row * (side + text) + side + head) / height, side / width, side / height))
         image = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
         axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
-        right = labels[index] == predicted[index]
-        colour = RIGHT_COLOUR if right else WRONG_COLOUR
-        names = label(classes[labels[index]], 13)
-        names += f" \N{RIGHTWARDS ARROW} {label(classes[predicted[index]], 13)}"
-        axes.set_xlabel(f"{names}\n{probabilities[index]:.1%}", color=colour, fontsize=7, labelpad=3)
+        colour = RIGHT_COLOUR if labels[index] == predicted[index] else WRONG_COLOUR
+        axes.set_xlabel(f"{label(classes[labels[index]], 20)}\n\N{RIGHTWARDS ARROW} "
+                        f"{label(classes[predicted[index]], 14)} {probabilities[index]:.0%}",
+                        color=colour, fontsize=7, labelpad=3)
         axes.spines[:].set(visible=True, color=colour, linewidth=1.5)
     return figure
 

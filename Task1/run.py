@@ -19,7 +19,7 @@ from schedules import learning_rate
 from testing import draw_test_pictures, test_report
 from tracking import open_tracker
 from training import Evaluation, Step, evaluate, train_epoch
-from utils import random_state, set_random_state, write_file, write_json
+from utils import progress_bar, random_state, set_random_state, write_file, write_json
 
 
 class Run:
@@ -35,10 +35,11 @@ class Run:
         self.best_accuracy = -1.0
         self.history: list[dict] = []
         if checkpoint is None:
-            write_json(folder / run_folder.CONFIG, config)
             self.save()  # from here on there is something to resume
         else:
             self.restore(checkpoint)
+        if not (folder / run_folder.CONFIG).exists():
+            write_json(folder / run_folder.CONFIG, self.config)
 
     def carry_out(self) -> None:
         """Train until the last epoch is done, then test the best model once."""
@@ -47,16 +48,19 @@ class Run:
             return
         self.introduce()
         with Interrupts() as interrupts, open_tracker(self.options.log, self.folder.path, self.config,
-                                                      self.epoch) as tracker:
+                                                      self.history) as tracker:
             self.interrupts = interrupts
             try:
-                while self.epoch < self.options.epochs:
+                while not self.trained():
                     self.train_one_epoch()
                     tracker.log(self.history[-1])
                 self.test()
             except Interrupted:
-                self.save()
-                where = f"in epoch {self.epoch + 1}" if self.epoch < self.options.epochs else "before the test"
+                where = f"in epoch {self.epoch + 1}"
+                if self.trained():
+                    where = "before the test's end"  # the last epoch was saved; now the model is the best one
+                else:
+                    self.save()
                 print(f"stopped {where}; continue with --resume --output-dir {self.folder.path}")
                 raise
 
@@ -67,7 +71,9 @@ class Run:
               f"train, {val:,} to validate, {test:,} to test, {len(self.data.classes)} classes, "
               f"{self.data.channels}x{self.data.image_size}x{self.data.image_size}")
         print(f"files: {self.folder.path.absolute()}")
-        if self.epoch or self.batch:
+        if self.trained():
+            print("resuming with the test")
+        elif self.epoch or self.batch:
             print(f"resuming in epoch {self.epoch + 1}, batch {self.batch + 1}")
 
     def train_one_epoch(self) -> None:
@@ -81,6 +87,9 @@ class Run:
 
             trained = train_epoch(self.step, self.data.train, self.device, self.epoch, self.batch, rate=self.rate,
                                   after_batch=after_batch, max_batches=options.debug_steps)
+        if trained.skipped_steps:
+            print(f"note: {trained.skipped_steps} steps of epoch {self.epoch + 1} were skipped, because gradients "
+                  "overflowed float16; the loss is scaled less from now on")
         train = self.evaluate("train, plain", self.data.train_plain)
         val = self.evaluate("validate", self.data.val)
         improved = val.accuracy > self.best_accuracy
@@ -106,17 +115,20 @@ class Run:
         checkpoints.load_weights(self.step.model, self.folder / run_folder.BEST_MODEL)
         tested = self.evaluate("test", self.data.test)
         draw_test_pictures(tested, self.data, self.folder.path, self.title())
+        self.interrupts.check()
         report = test_report(tested, self.data)
+        # An epoch whose last training step had been done when the run was interrupted has no speed.
+        speeds = [row["images_per_second"] for row in self.history if row["images_per_second"]]
         write_json(self.folder / run_folder.RESULT, {
             "best_val_accuracy": self.best_accuracy, "best_epoch": self.best_epoch, **report,
             "num_parameters": self.num_parameters(),
             "train_seconds": round(sum(row["seconds"] for row in self.history), 3),
-            "images_per_second": round(statistics.harmonic_mean([row["images_per_second"] for row in self.history]), 1),
+            "images_per_second": round(statistics.harmonic_mean(speeds), 1) if speeds else 0.0,
             "dataset": self.options.dataset, "model": self.options.model, "finished": True,
         })
         print(f"test accuracy {tested.accuracy:.2%}, loss {tested.loss:.4f} (best model, of epoch {self.best_epoch}: "
               f"validation {self.best_accuracy:.2%})")
-        print(f"files: {self.folder.path.absolute()}", flush=True)
+        print(f"files: {self.folder.path.absolute()}")
 
     def evaluate(self, name: str, loader: Loader) -> Evaluation:
         with self.bar(name, loader) as bar:
@@ -125,7 +137,8 @@ class Run:
                 self.interrupts.check()
 
             return evaluate(self.step.model, loader, self.device, self.step.precision, after_batch=after_batch,
-                            max_batches=self.options.debug_steps)
+                            max_batches=self.options.debug_steps,
+                            moment=f"after epoch {self.epoch + 1}, step {self.batch}")
 
     def rate(self, at: float) -> float:
         """The learning rate `at` epochs after the start."""
@@ -135,16 +148,15 @@ class Run:
     def bar(self, name: str, loader: Loader, done: int = 0) -> tqdm:
         """A progress bar that goes when it is finished, and is not there if nobody watches."""
         total = min(len(loader), self.options.debug_steps or len(loader))
-        return tqdm(total=total, initial=done, desc=f"epoch {min(self.epoch + 1, self.options.epochs)} {name}",
-                    unit="batch", leave=False, disable=True if self.options.no_progress else None)
+        return progress_bar(f"epoch {min(self.epoch + 1, self.options.epochs)} {name}", total, "batch", done=done,
+                            shown=not self.options.no_progress)
 
     def report(self, improved: bool) -> None:
         row = self.history[-1]
         print(f"epoch {row['epoch']:3d}/{self.options.epochs}  lr {row['lr']:.5f}  "
               f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.2%}  "
               f"val loss {row['val_loss']:.4f} acc {row['val_accuracy']:6.2%}  "
-              f"{row['seconds']:.1f} s, {row['images_per_second']:,.0f} images/s{'  best' if improved else ''}",
-              flush=True)
+              f"{row['seconds']:.1f} s, {row['images_per_second']:,.0f} images/s{'  best' if improved else ''}")
 
     def save(self) -> None:
         """Write all that `--resume` needs."""
@@ -164,11 +176,15 @@ class Run:
         checkpoints.check_match(checkpoint["model"], step.model.state_dict(), path)
         step.model.load_state_dict(checkpoint["model"])
         step.optimizer.load_state_dict(checkpoint["optimizer"])
-        step.precision.scaler.load_state_dict(checkpoint["scaler"])
+        if checkpoint["scaler"]:  # empty if the run had none: `--amp` decides anew on another device
+            step.precision.scaler.load_state_dict(checkpoint["scaler"])
         set_random_state(checkpoint["random_state"])
         self.epoch, self.batch = checkpoint["epoch"], checkpoint["batch"]
         self.best_accuracy, self.best_epoch = checkpoint["best_accuracy"], checkpoint["best_epoch"]
         self.history = checkpoint["history"]
+
+    def trained(self) -> bool:
+        return self.epoch == self.options.epochs
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.step.model.parameters())

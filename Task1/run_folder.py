@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
-from utils import UserError
+from utils import UserError, temporary_path
 
 try:
     import fcntl
@@ -24,17 +25,26 @@ FILES = (CONFIG, HISTORY, BEST_MODEL, LAST_CHECKPOINT, RESULT, CURVES, CONFUSION
 
 
 class RunFolder:
-    """A folder held by this process until it ends: `folder / BEST_MODEL` is the path of a file in it."""
+    """A folder held as long as this object or the process lives: `folder / BEST_MODEL` is the path of a file in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         # The lock is the kernel's: it goes with the process, however that ends, and leaves no file behind.
         if fcntl is not None:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
                 raise UserError(f"{path.absolute()} is in use by another run; choose another --output-dir") from None
+            except OSError as error:
+                print(f"note: two runs in {path.absolute()} at once would not be noticed: it cannot be locked "
+                      f"({error.strerror})")
+            self._release = weakref.finalize(self, os.close, descriptor)
+            # A worker outlives a killed run for some seconds, in which it must not keep the next one out.
+            os.register_at_fork(after_in_child=self._release)
+        for name in FILES:
+            temporary_path(path / name).unlink(missing_ok=True)  # what a killed write left behind
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name

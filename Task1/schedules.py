@@ -16,7 +16,8 @@ def learning_rate(schedule: str, peak: float, time: float, epochs: int, warmup_e
     * `cosine`: half a cosine from the peak to 0, stepped once an epoch (Loshchilov & Hutter 2017, without restarts);
       the values are those of `CosineAnnealingLR(T_max=epochs - warmup_epochs)`.
     * `onecycle`: a cosine up from peak/25 in the first 30 % of the run, then down to peak/250,000, stepped every batch
-      (Smith & Topin 2018); the form is that of `OneCycleLR`.
+      (Smith & Topin 2018). In N steps these are the first N values of `OneCycleLR` with N + 1 steps, whose rise ends
+      after 0.3 N.
 
     `warmup_epochs` of `constant` and `cosine` rise in equal steps, one an epoch: peak/(w+1), 2 peak/(w+1), ...
     """

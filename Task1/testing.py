@@ -15,7 +15,7 @@ from augment import normalise
 from data import Data
 from pictures import read_picture
 from training import Evaluation, Precision, evaluate
-from utils import write_file, write_json
+from utils import UserError, write_file, write_json
 
 PICTURES_SHOWN = 32
 
@@ -27,7 +27,10 @@ def test_checkpoint(model: nn.Module, data: Data, options: argparse.Namespace, d
     They go to `--output-dir`, else beside the checkpoint.
     """
     folder = options.output_dir or options.evaluate.parent
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be made: {error.strerror}; choose another --output-dir") from None
     tested = evaluate(model, data.test, device, precision, max_batches=options.debug_steps)
     report = test_report(tested, data)
     width = max(len(name) for name in data.classes)

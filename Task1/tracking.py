@@ -10,19 +10,32 @@ from utils import UserError
 CURVES = ("lr", "train_loss", "train_accuracy", "val_loss", "val_accuracy")
 
 
-def open_tracker(kind: str, folder: Path, config: dict, resumed_epoch: int = 0) -> Tracker:
-    """The tracker of `--log`: `none`, `tensorboard` (events in `folder`) or `wandb` (offline without WANDB_MODE)."""
+def require(kind: str) -> None:
+    """Import what `--log` needs, so that a package that is missing is told before anything else is done."""
     try:
-        return {"none": Tracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker}[kind](
-            folder, config, resumed_epoch)
+        if kind == "tensorboard":
+            import torch.utils.tensorboard  # noqa: F401
+        elif kind == "wandb":
+            import wandb  # noqa: F401
     except ImportError:
         raise UserError(f"--log {kind} needs a package that is not installed: pip install {kind}") from None
+
+
+def open_tracker(kind: str, folder: Path, config: dict, history: list[dict]) -> Tracker:
+    """The tracker of `--log`: `none`, `tensorboard` (events in `folder`) or `wandb` (offline without WANDB_MODE).
+
+    A resumed run hands in its whole history: so no epoch is missing, whenever the run was killed, and none is double.
+    """
+    tracker = {"none": Tracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker}[kind](folder, config)
+    for row in history:
+        tracker.log(row)
+    return tracker
 
 
 class Tracker:
     """Tracks nothing, and is what the others are made of."""
 
-    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+    def __init__(self, folder: Path, config: dict) -> None:
         pass
 
     def log(self, row: dict) -> None:
@@ -39,10 +52,10 @@ class Tracker:
 
 
 class TensorBoardTracker(Tracker):
-    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+    def __init__(self, folder: Path, config: dict) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(folder, purge_step=resumed_epoch + 1 if resumed_epoch else None)
+        self.writer = SummaryWriter(folder, purge_step=1)  # what earlier events in the folder say is no longer shown
 
     def log(self, row: dict) -> None:
         for name in CURVES:
@@ -53,7 +66,7 @@ class TensorBoardTracker(Tracker):
 
 
 class WandbTracker(Tracker):
-    def __init__(self, folder: Path, config: dict, resumed_epoch: int) -> None:
+    def __init__(self, folder: Path, config: dict) -> None:
         import wandb
 
         self.run = wandb.init(project="ai-programming", dir=folder, config=config,

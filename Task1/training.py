@@ -61,10 +61,12 @@ class Step:
 
 @dataclass
 class TrainingPass:
-    """How many pictures a pass took, and in how many seconds."""
+    """How many pictures a pass took, and in how many seconds; and in how many of its steps the weights stayed, since
+    float16's gradients had overflowed and the scaler made the loss smaller."""
 
     images: int
     seconds: float
+    skipped_steps: int
 
 
 def train_epoch(step: Step, loader: Loader, device: torch.device, epoch: int, first_batch: int = 0, *,
@@ -75,24 +77,26 @@ def train_epoch(step: Step, loader: Loader, device: torch.device, epoch: int, fi
     `rate(time)` is the learning rate at a time in epochs; `after_batch(done)` hears how many batches of the epoch are
     done and may end the pass by raising. Raises `UserError` with epoch and step for a loss that is not finite.
     """
-    model, optimizer = step.model, step.optimizer
+    model, optimizer, scaler = step.model, step.optimizer, step.precision.scaler
     model.train()
     batches = len(loader)
     look_every = STEPS_BETWEEN_LOOKS.get(device.type, 1)
     unseen: list[Tensor] = []  # losses that nobody looked at yet
-    images_done = 0
+    images_done = skipped_steps = 0
     start = time.perf_counter()
     for batch, (images, labels) in enumerate(loader.batches(epoch, first_batch, max_batches), start=first_batch):
         for group in optimizer.param_groups:
             group["lr"] = rate(epoch + batch / batches)
+        scale = scaler.get_scale()  # this makes a GPU wait, but only where the scaler is enabled
         unseen.append(step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True)))
         images_done += len(labels)
+        skipped_steps += scaler.get_scale() < scale
         if len(unseen) == look_every:
             _check_finite(unseen, epoch, batch)
         after_batch(batch + 1)
     if unseen:
         _check_finite(unseen, epoch, batch)
-    return TrainingPass(images_done, time.perf_counter() - start)
+    return TrainingPass(images_done, time.perf_counter() - start, skipped_steps)
 
 
 def _check_finite(losses: list[Tensor], epoch: int, last_step: int) -> None:
@@ -124,10 +128,12 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision, *,
-             after_batch: Callable[[int], None] = lambda done: None, max_batches: int | None = None) -> Evaluation:
+             after_batch: Callable[[int], None] = lambda done: None, max_batches: int | None = None,
+             moment: str = "in the evaluation") -> Evaluation:
     """Loss and accuracy over a split, each picture weighing the same whatever batch it came in.
 
-    The model is left in evaluation mode, its weights and buffers unchanged.
+    The model is left in evaluation mode, its weights and buffers unchanged. Raises `UserError`, which names the
+    `moment`, for a loss that is not finite.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -144,6 +150,6 @@ def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: 
     labels, predictions, probabilities = (torch.cat(part).cpu().numpy() for part in zip(*said, strict=True))
     mean = loss.item() / len(labels)
     if not np.isfinite(mean):
-        raise UserError("the loss is not finite when the network is evaluated: its weights have diverged; "
-                        "the best model so far is kept; try a lower --lr")
+        raise UserError(f"the loss is not finite {moment}: the weights have diverged; the best model so far is kept; "
+                        "try a lower --lr")
     return Evaluation(mean, float(np.mean(labels == predictions)), labels, predictions, probabilities)

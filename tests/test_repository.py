@@ -23,14 +23,19 @@ BUILT = {"mytensor"}  # Task3's extension
 DISTRIBUTIONS = {"PIL": "pillow"}  # where a package is installed under another name than it is imported
 
 
+def is_checkout() -> bool:
+    """Whether the repository is a git checkout of its own, and not a downloaded archive or a folder in another one."""
+    if shutil.which("git") is None:
+        return False
+    top = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=ROOT, capture_output=True, encoding="utf-8")
+    return top.returncode == 0 and Path(top.stdout.strip()).resolve() == ROOT
+
+
+pytestmark = pytest.mark.skipif(not is_checkout(), reason="not a git checkout: what belongs to it is not known")
+
+
 def git(*arguments: str) -> list[str]:
-    """Lines that a git command prints in the repository; skips the test where this is no checkout of its own."""
-    try:
-        top = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=ROOT, capture_output=True, encoding="utf-8")
-    except FileNotFoundError:
-        pytest.skip("git is not installed")
-    if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
-        pytest.skip("not a git checkout")
+    """Lines that a git command prints in the repository."""
     command = ["git", "-c", "core.quotePath=off", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout.splitlines()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,15 @@ def program():
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """Gives Ctrl-C back its meaning after a test in which `main` was interrupted, and ignores what comes later."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
