@@ -43,8 +43,9 @@ class RunFolder:
             self._release = weakref.finalize(self, os.close, descriptor)
             # A worker outlives a killed run for some seconds, in which it must not keep the next one out.
             os.register_at_fork(after_in_child=self._release)
-        for name in FILES:
-            temporary_path(path / name).unlink(missing_ok=True)  # what a killed write left behind
+        for left in map(temporary_path, (path / name for name in FILES)):
+            if left.exists():  # a killed write left it behind
+                left.unlink()
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name

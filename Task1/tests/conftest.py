@@ -38,11 +38,15 @@ def signals():
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A tree of pictures: train and test, classes a to d, 6 and 3 pictures of 32x32 each, of one shade a class."""
+    return make_tree(tmp_path / "tree")
+
+
+def make_tree(tree: Path) -> Path:
     for split, count in (("train", 6), ("test", 3)):
         for label, name in enumerate("abcd"):
-            folder = tmp_path / "tree" / split / name
+            folder = tree / split / name
             folder.mkdir(parents=True)
             for index in range(count):
                 shade = np.full((32, 32, 3), 20 + 60 * label + index, np.uint8)
                 Image.fromarray(shade).save(folder / f"{index}.png")
-    return tmp_path / "tree"
+    return tree
