@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from pathlib import Path
 
@@ -79,9 +80,8 @@ def find(named: Path | None, default: Path) -> Path:
     if named is not None:
         candidates = [named] if (named / LAST_CHECKPOINT).is_file() else []
     else:
-        candidates = sorted(path for path in default.parent.glob(f"{default.name}*")
-                            if path.name.removeprefix(default.name).removeprefix("-").isdigit() or path == default)
-        candidates = [path for path in candidates if (path / LAST_CHECKPOINT).is_file()]
+        candidates = sorted(path for path in default.parent.glob("*") if (path / LAST_CHECKPOINT).is_file()
+                            and re.fullmatch(re.escape(default.name) + r"(-\d+)?", path.name))
     if len(candidates) > 1:
         raise UserError(f"there are several runs: {', '.join(map(str, candidates))}; name one with --output-dir")
     if not candidates:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 PROJECT_VERSION = "1.0.0"
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
 class UserError(Exception):
@@ -85,7 +85,7 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most that it takes; what is larger still comes and goes
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
