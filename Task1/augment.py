@@ -16,7 +16,7 @@ import torch
 from trivial_augment import MAX_LEVEL, Operation, trivial_augment
 
 PADDING = 4
-KINDS = ("none", "standard", "trivial")
+KINDS = ("standard", "trivial", "none")
 
 
 @dataclass(frozen=True, eq=False)

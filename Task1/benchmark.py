@@ -23,6 +23,7 @@ from torchvision import transforms
 from data import Loader
 from datasets import STATISTICS, Split, load_dataset
 from models import get_model
+from options import whole
 from training import Precision, Step, train_epoch
 from utils import UserError, keep_freed_memory
 
@@ -37,8 +38,10 @@ def main() -> int:
     parser.add_argument("--data-dir", type=Path, metavar="DIR",
                         help="CIFAR-10 as class folders, for `start`: how long reading it takes the first time and the "
                              "second (default: leave this part out)")
-    parser.add_argument("--threads", type=int, help="of epoch and step (default: as many as torch takes)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns (default: 5)")
+    parser.add_argument("--threads", type=whole(1, 1024), metavar="N",
+                        help="of epoch and step (default: as many as torch takes)")
+    parser.add_argument("--rounds", type=whole(1), default=5, metavar="N",
+                        help="how often the sides take turns (default: 5)")
     options = parser.parse_args()
     if options.only == "start" and not options.data_dir:
         parser.error("--only start needs --data-dir")

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from utils import UserError, write_file
 
 FORMAT = 1  # of last_checkpoint.pth; raised when its content changes
+RESUMABLE = ("config", "model", "optimizer", "scaler", "random_state", "epoch", "batch", "best_accuracy", "best_epoch",
+             "history")
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 
 
@@ -38,6 +40,8 @@ def load(path: Path) -> dict[str, Any]:
         what = "holds" if zipfile.is_zipfile(path) else "is no checkpoint, is cut off, or holds"
         raise UserError(f"{path} {what} more than tensors and plain values; it is refused, since loading it could run "
                         "code: save model.state_dict() instead of the model, and no NumPy values") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
     except Exception as error:  # torch.load raises whatever its parsers meet in a foreign or truncated file
         raise UserError(f"{path} is no checkpoint, or is cut off ({type(error).__name__}); "
                         "name a best_model.pth or last_checkpoint.pth") from None
@@ -100,4 +104,7 @@ def load_resumable(path: Path) -> dict[str, Any]:
     if content.get("format") != FORMAT:
         raise UserError(f"{path} was written by another version (format {content.get('format')}, this one reads "
                         f"{FORMAT}); resume it with that version, or start a new run")
+    missing = [key for key in RESUMABLE if key not in content]
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}, which a run writes; start a new run")
     return content

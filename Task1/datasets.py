@@ -21,6 +21,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 import synthetic
 from folders import PictureFiles, find_splits
+from interrupts import ignore_signals
 from pictures import CACHE_FOLDER, decode_all, read_picture
 from utils import UserError
 
@@ -69,7 +70,8 @@ class StreamedSplit:
     def read(self, index_batches: list[np.ndarray], workers: int) -> Iterator[Tensor]:
         # A generator of its own, or the loader would draw from torch's at each pass, and dropout could not be resumed.
         loader = DataLoader(_FileDataset(self.files.paths, self.size), num_workers=workers, collate_fn=_stack,
-                            batch_sampler=[index.tolist() for index in index_batches], generator=torch.Generator())
+                            batch_sampler=[index.tolist() for index in index_batches], generator=torch.Generator(),
+                            worker_init_fn=_start_worker)
         try:
             for batch in loader:
                 if isinstance(batch, str):
@@ -80,6 +82,14 @@ class StreamedSplit:
                 raise
             raise UserError("a process that decodes pictures died, most likely for want of memory; "
                             "use --workers 0") from None
+        except OSError as error:
+            raise UserError(f"processes that decode pictures cannot be started ({error.strerror}); "
+                            "use --workers 0") from None
+
+
+def _start_worker(number: int) -> None:
+    """Leave signals to the main process: a worker that a cluster's SIGTERM to all of them ends would look faulty."""
+    ignore_signals()
 
 
 class _FileDataset(Dataset):
@@ -144,8 +154,10 @@ def _load(name: str, data_dir: Path, image_size: int | None, progress: bool) -> 
     if name == "tiny-imagenet" and os.path.exists(data_dir / "val" / "val_annotations.txt"):
         raise UserError(f"{data_dir.absolute()} has Tiny ImageNet as it is published, all validation pictures in one "
                         "folder; wanted: train/<wnid>/* and val/<wnid>/*, sorted by val/val_annotations.txt")
-    if name in ("imagefolder", "tiny-imagenet") or (name == "cifar10" and _is_cifar_tree(data_dir)):
-        return _load_folders(name, data_dir, image_size or {"cifar10": 32}.get(name, 64), progress)
+    if name in ("imagefolder", "tiny-imagenet"):
+        return _load_folders(name, data_dir, image_size or 64, progress)
+    if name == "cifar10" and _is_cifar_tree(data_dir):
+        return _load_folders(name, data_dir, image_size or 32, progress)
     return _load_torchvision(name, data_dir, image_size, progress)
 
 
@@ -163,11 +175,22 @@ def _load_synthetic(name: str, image_size: int | None) -> LoadedDataset:
 
 
 def _is_cifar_tree(data_dir: Path) -> bool:
-    return all(os.path.isdir(data_dir / split / name) for split in ("train", "test") for name in CIFAR10_CLASSES)
+    """Whether CIFAR-10's class folders are there. Raises `UserError` if some are and others are not: the data set is
+    never downloaded over a tree that lacks something."""
+    wanted = [Path(split, name) for split in ("train", "test") for name in CIFAR10_CLASSES]
+    missing = [path for path in wanted if not os.path.isdir(data_dir / path)]
+    if missing and len(missing) < len(wanted):
+        named = f"{', '.join(map(str, missing[:3]))}{' ...' if len(missing) > 3 else ''}"
+        raise UserError(f"{data_dir.absolute()} has class folders of CIFAR-10 but lacks {named}; complete it, or use "
+                        "--dataset imagefolder")
+    return not missing
 
 
 def _load_folders(name: str, data_dir: Path, size: int, progress: bool) -> LoadedDataset:
     found = find_splits(data_dir)
+    if name == "cifar10" and (foreign := sorted(set(found["train"].classes) - set(CIFAR10_CLASSES))):
+        raise UserError(f"{data_dir.absolute()} has the class folder {foreign[0]}, which CIFAR-10 has not; remove it, "
+                        "or use --dataset imagefolder")
     splits: dict[str, Split | StreamedSplit] = {}
     for split, files in found.items():
         if size > LARGEST_IN_MEMORY:

@@ -15,7 +15,7 @@ import run_folder
 import tracking
 from data import Data, load_data
 from models import MODELS, get_model
-from options import FREE_ON_RESUME, check_combinations, common_parser, flag, parse
+from options import FREE_ON_RESUME, check_combinations, common_parser, flag, number, parse
 from run import Run
 from testing import predict_files, test_checkpoint
 from training import Precision, Step
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
                        help="with --evaluate: name the class of these pictures and its probability (default: none)")
     group.add_argument("--amp", nargs="?", const="auto", default="off", choices=("auto", "off", "float16", "bfloat16"),
                        help="mixed precision; auto (or --amp alone) uses it on a GPU, not on a CPU")
-    group.add_argument("--dropout", type=float, default=0.5, metavar="P",
+    group.add_argument("--dropout", type=number(0, 1), default=0.5, metavar="P",
                        help="share of features that minivgg drops before its classifier")
     group.add_argument("--no-bias-decay", action="store_true",
                        help="spare biases and norm parameters the weight decay (default: decay all)")
@@ -53,8 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
     prepare_output()
     parser = build_parser()
     options, given = parse(parser, arguments)
-    if not 0 <= options.dropout < 1:
-        parser.error(f"argument --dropout: {options.dropout:g} is not at least 0 and below 1")
     if options.predict and not options.evaluate:
         parser.error("--predict needs --evaluate CHECKPOINT")
     try:
@@ -65,8 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except torch.OutOfMemoryError:
-        print("error: the GPU's memory is full; use a smaller --batch-size or --amp", file=sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        if not memory_is_full(error):
+            raise
+        print("error: the memory is full; use a smaller --batch-size, or --amp on a GPU", file=sys.stderr)
         return 1
     except (interrupts.Interrupted, KeyboardInterrupt):
         interrupts.ignore_signals()
@@ -74,28 +74,35 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except OSError as error:  # of the run's files it was told already; what is left is mostly the output's
         discard_output()
-        print(f"error: {error.filename or 'the output'} cannot be read or written ({error.strerror or error}); "
-              "mend that and continue with --resume", file=sys.stderr)
+        print(f"error: {error.filename or 'a file or the output'} cannot be read or written "
+              f"({error.strerror or error}); mend that and go on (a run that began continues with --resume)",
+              file=sys.stderr)
         return 1
     return 0
+
+
+def memory_is_full(error: Exception) -> bool:
+    """Whether that is what an error of Python's, or of torch's allocators, says."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def train(parser: argparse.ArgumentParser, options: argparse.Namespace, given: set[str]) -> None:
     """Start or continue a run and carry it to its end."""
     default = Path("runs") / f"{TASK}-{options.dataset}-{options.model}"
     checkpoint = None
-    tracking.require(options.log)
     if options.resume:
         folder = run_folder.RunFolder(run_folder.find(options.output_dir, default))
         checkpoint = checkpoints.load_resumable(folder / run_folder.LAST_CHECKPOINT)
         adopt_flags(options, given, checkpoint["config"])
         check_combinations(parser, options)
+    tracking.require(options.log)
 
     device, precision = set_up(options)
     data = load_data(options)
     model = build_model(options, data, device)
     step = Step(model, build_optimizer(model, options), precision, options.label_smoothing)
 
+    options.data_dir = options.data_dir.absolute()  # a resumed run may be started elsewhere
     config = {**{name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
               "task": TASK, **versions(), "device_name": device_name(device), "thread_count": torch.get_num_threads(),
               "amp_dtype": precision.name, "classes": list(data.classes),
@@ -123,12 +130,11 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def set_up(options: argparse.Namespace) -> tuple[torch.device, Precision]:
-    """Device, threads, memory, seed and number format."""
+    """Device, threads, memory and number format."""
     keep_freed_memory()
     if options.threads:
         torch.set_num_threads(options.threads)
     device = choose_device(options.device)
-    set_seed(options.seed)
     precision = Precision(options.amp, device)
     print(f"device: {device_name(device)}, {torch.get_num_threads()} threads, mixed precision: {precision.name}")
     return device, precision
@@ -173,7 +179,7 @@ def check_same_pictures(saved: dict, config: dict) -> None:
     """Refuse to go on with other pictures: the classes would get other numbers, the split would be another."""
     others = sorted(set(saved["classes"]) ^ set(config["classes"]))
     change = f"the class {others[0]} came or went" if others else ""
-    if not change and saved.get("pictures", config["pictures"]) != config["pictures"]:
+    if not change and saved["pictures"] != config["pictures"]:
         change = f"{saved['pictures']} pictures to train, validate and test became {config['pictures']}"
     if change:
         raise UserError(f"the run began with other data ({change}); give the --data-dir that it had, or start a new "

@@ -7,12 +7,13 @@ import math
 import re
 from pathlib import Path
 
+from augment import KINDS
+
 DATASETS = ("cifar10", "cifar100", "mnist", "imagefolder", "tiny-imagenet", "synthetic", "synthetic-digits")
 
 # Flags that may change when a run is resumed, since the numbers do not depend on them. The device and the number of
 # threads change the last bits; a resumed run says so and goes on.
-FREE_ON_RESUME = {"data_dir", "workers", "device", "threads", "log", "output_dir", "overwrite", "resume", "evaluate",
-                  "predict", "no_progress"}
+FREE_ON_RESUME = {"data_dir", "workers", "device", "threads", "log", "output_dir", "resume", "no_progress"}
 
 
 def common_parser(description: str, models: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -25,39 +26,39 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
                       help="the pictures; the synthetic ones need neither files nor network")
     task.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR",
                       help="where the data set is, or is downloaded to")
-    task.add_argument("--image-size", type=_whole(1), metavar="PIXELS",
+    task.add_argument("--image-size", type=whole(1), metavar="PIXELS",
                       help="side to which pictures are brought (default: the data set's own, 64 for imagefolder)")
-    task.add_argument("--augment", choices=("standard", "trivial", "none"), default="standard",
+    task.add_argument("--augment", choices=KINDS, default="standard",
                       help="standard: random crop and flip; trivial: TrivialAugment after them")
 
     training = parser.add_argument_group("how to learn it")
-    training.add_argument("--epochs", type=_whole(1), default=30, metavar="N", help="passes over the training pictures")
-    training.add_argument("--batch-size", type=_whole(1), default=64, metavar="N",
+    training.add_argument("--epochs", type=whole(1), default=30, metavar="N", help="passes over the training pictures")
+    training.add_argument("--batch-size", type=whole(1), default=64, metavar="N",
                           help="pictures a step; evaluation takes twice as many")
     training.add_argument("--optimizer", choices=("sgd", "adam", "adamw"), default="sgd", help="the update rule")
-    training.add_argument("--lr", type=_number(0, above=True), default=0.01, metavar="RATE",
+    training.add_argument("--lr", type=number(0, above=True), default=0.01, metavar="RATE",
                           help="learning rate, the peak of the schedule")
-    training.add_argument("--momentum", type=_number(0, 1), default=0.9, metavar="M", help="of SGD")
+    training.add_argument("--momentum", type=number(0, 1), default=0.9, metavar="M", help="of SGD")
     training.add_argument("--nesterov", action="store_true", help="Nesterov's momentum (default: off)")
-    training.add_argument("--weight-decay", type=_number(0), default=5e-4, metavar="W",
+    training.add_argument("--weight-decay", type=number(0), default=5e-4, metavar="W",
                           help="L2 penalty (sgd, adam) or decoupled decay (adamw)")
     training.add_argument("--schedule", choices=("cosine", "onecycle", "constant"), default="cosine",
                           help="how the learning rate moves; onecycle moves every batch, the others every epoch")
-    training.add_argument("--warmup-epochs", type=_whole(0), default=0, metavar="N",
+    training.add_argument("--warmup-epochs", type=whole(0), default=0, metavar="N",
                           help="epochs in which cosine and constant rise to --lr")
-    training.add_argument("--label-smoothing", type=_number(0, 1), default=0.0, metavar="S",
+    training.add_argument("--label-smoothing", type=number(0, 1), default=0.0, metavar="S",
                           help="share of the target spread over all classes")
-    training.add_argument("--seed", type=_whole(0), default=0, metavar="N",
+    training.add_argument("--seed", type=whole(0), default=0, metavar="N",
                           help="of the split, the weights, the order and the augmentation")
-    training.add_argument("--debug-steps", type=_whole(1), metavar="N",
+    training.add_argument("--debug-steps", type=whole(1), metavar="N",
                           help="end every training and evaluation pass after N batches (default: go through)")
 
     machine = parser.add_argument_group("on what machine")
     machine.add_argument("--device", type=_device, default="auto", metavar="{auto,cpu,cuda,cuda:N}",
                          help="auto takes a GPU if there is one")
-    machine.add_argument("--threads", type=_whole(1), metavar="N",
+    machine.add_argument("--threads", type=whole(1, 1024), metavar="N",
                          help="CPU threads; the same number gives the same bits (default: as many as torch takes)")
-    machine.add_argument("--workers", type=_whole(0), default=2, metavar="N",
+    machine.add_argument("--workers", type=whole(0), default=2, metavar="N",
                          help="processes that decode pictures of more than 64 pixels; smaller ones need none")
 
     output = parser.add_argument_group("what it leaves behind")
@@ -97,7 +98,7 @@ def check_combinations(parser: argparse.ArgumentParser, options: argparse.Namesp
         parser.error("--nesterov needs --optimizer sgd and a --momentum above 0")
     if options.warmup_epochs and options.schedule == "onecycle":
         parser.error("--schedule onecycle has a warm-up of its own: leave --warmup-epochs away")
-    if options.warmup_epochs >= options.epochs > 1:
+    if options.warmup_epochs >= options.epochs:
         parser.error(f"--warmup-epochs {options.warmup_epochs} must be fewer than --epochs {options.epochs}")
 
 
@@ -116,20 +117,22 @@ class _HelpFormatter(argparse.HelpFormatter):
         return text
 
 
-def _whole(least: int):
+def whole(least: int, most: int = 2**63 - 1):
+    """An argparse type: a whole number from `least` to `most`."""
+
     def parse_whole(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if not least <= value < 2**63:
-            raise argparse.ArgumentTypeError(f"{value} is not {least} or more")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not from {least} to {most}")
         return value
 
     return parse_whole
 
 
-def _number(least: float, below: float = math.inf, above: bool = False):
+def number(least: float, below: float = math.inf, above: bool = False):
     """A finite number from `least` on (or above it), and below `below`."""
 
     def parse_number(text: str) -> float:

@@ -45,7 +45,7 @@ def _decode(path: str | Path, size: int, channels: int = 3) -> np.ndarray:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow's decoders raise many kinds for a damaged file
         raise UserError(f"{os.fspath(path)} cannot be read as a picture: {_fault(error)}") from None
-    return np.asarray(picture).reshape(size, size, channels)
+    return np.array(picture).reshape(size, size, channels)  # a copy: Pillow's memory is read-only
 
 
 def _fault(error: Exception) -> str:
@@ -99,7 +99,8 @@ def decode_all(files: PictureFiles, size: int, cache: Path | None, progress: boo
 def _fingerprint(files: PictureFiles, size: int) -> bytes:
     """32 bytes that change whenever a file is added, removed, renamed, moved or written to, and with the decoder.
 
-    A write that keeps size and time (`touch -r`) shows in the inode's change time, which no program can set.
+    A write that keeps size and time (`touch -r`) shows in the inode's change time, which no program can set
+    (Windows has none: there such a write goes unnoticed).
     """
     decoder = f"{DECODER_VERSION} {PIL.__version__} {size} {files.classes}"
     digest = hashlib.sha256(decoder.encode("utf-8", "surrogateescape"))

@@ -131,6 +131,7 @@ class Run:
         print(f"files: {self.folder.path.absolute()}")
 
     def evaluate(self, name: str, loader: Loader) -> Evaluation:
+        moment = "in the final test" if self.trained() else f"after epoch {self.epoch + 1}, step {self.batch}"
         with self.bar(name, loader) as bar:
             def after_batch(done: int) -> None:
                 bar.update()
@@ -138,7 +139,7 @@ class Run:
 
             return evaluate(self.step.model, loader, self.device, self.step.precision, after_batch=after_batch,
                             max_batches=self.options.debug_steps,
-                            moment=f"after epoch {self.epoch + 1}, step {self.batch}")
+                            moment=moment)
 
     def rate(self, at: float) -> float:
         """The learning rate `at` epochs after the start."""

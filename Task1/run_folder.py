@@ -96,11 +96,12 @@ def holds_run(path: Path) -> bool:
 
 
 def _make_unused(default: Path) -> Path:
+    default.parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         path = default if number == 1 else default.with_name(f"{default.name}-{number}")
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
             return path
         except FileExistsError:
             number += 1

@@ -51,15 +51,20 @@ def test_report(tested: Evaluation, data: Data) -> dict:
 
 
 def draw_test_pictures(tested: Evaluation, data: Data, folder: Path, title: str) -> None:
-    """Write `confusion_matrix.png` and `predictions.png`: the first pictures that were missed, as many right ones."""
+    """Write `confusion_matrix.png` and `predictions.png`: pictures that were recognised and as many that were not."""
     matrix = plots.confusion(tested.labels, tested.predictions, len(data.classes))
     write_file(folder / run_folder.CONFUSION_MATRIX, plots.confusion_matrix(matrix, data.classes))
     right = tested.labels == tested.predictions
-    shown = np.concatenate([np.flatnonzero(kind)[:PICTURES_SHOWN // 2] for kind in (right, ~right)])
+    shown = np.concatenate([_spread(np.flatnonzero(kind), PICTURES_SHOWN // 2) for kind in (right, ~right)])
     pictures = data.test.raw_pictures(shown)
     write_file(folder / run_folder.PREDICTIONS,
                plots.predictions(pictures, tested.labels[shown], tested.predictions[shown], tested.probabilities[shown],
                                  data.classes))
+
+
+def _spread(indices: np.ndarray, count: int) -> np.ndarray:
+    """Up to `count` of these, evenly spaced: a split that is sorted by class shows all of its classes."""
+    return indices[np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(int)]
 
 
 @torch.no_grad()
@@ -68,7 +73,7 @@ def predict_files(model: nn.Module, data: Data, files: list[Path], device: torch
     model.eval()
     for file in files:
         picture = read_picture(file, data.image_size, data.channels)
-        image = normalise(torch.from_numpy(picture).permute(2, 0, 1)[None].contiguous(), data.mean, data.std)
+        image = normalise(torch.from_numpy(picture.transpose(2, 0, 1)[None].copy()), data.mean, data.std)
         with precision.autocast():
             logits = model(image.to(device))
         probabilities, classes = logits.float().softmax(dim=1)[0].topk(min(3, len(data.classes)))

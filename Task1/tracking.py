@@ -69,8 +69,12 @@ class WandbTracker(Tracker):
     def __init__(self, folder: Path, config: dict) -> None:
         import wandb
 
-        self.run = wandb.init(project="ai-programming", dir=folder, config=config,
-                              mode=os.environ.get("WANDB_MODE", "offline"), settings=wandb.Settings(silent=True))
+        try:
+            self.run = wandb.init(project="ai-programming", dir=folder, config=config,
+                                  mode=os.environ.get("WANDB_MODE", "offline"), settings=wandb.Settings(silent=True))
+        except (wandb.Error, ValueError) as error:  # no account, no network, a mode that there is not
+            raise UserError(f"--log wandb does not start ({' '.join(str(error).split())}); unset WANDB_MODE to stay "
+                            "offline, and continue with --resume") from None
 
     def log(self, row: dict) -> None:
         self.run.log({name: row[name] for name in CURVES}, step=row["epoch"])

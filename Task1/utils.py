@@ -150,11 +150,3 @@ def write_file(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON (no NaN), in ASCII, so that any locale reads it."""
     write_file(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii"))
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; a file that is missing or no JSON is an error with its name."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
+torch.set_num_threads(1)  # what the tests compute is too little to share
+collect_ignore = ["test_faults.py", "test_run_folder.py"] if os.name == "nt" else []  # signals, locks, terminals
 
 
 @pytest.fixture(scope="session")

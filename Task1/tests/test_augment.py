@@ -128,7 +128,7 @@ def test_normalise(shape):
 
 def test_wrong_arguments_are_named():
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="none, standard, trivial, not 'autoaugment'"):
+    with pytest.raises(ValueError, match="standard, trivial, none, not 'autoaugment'"):
         draw("autoaugment", 1, rng)
     with pytest.raises(ValueError, match="2 pictures but parameters of 3"):
         apply(random_pictures(2, 3, 16, 16), draw("standard", 3, rng))

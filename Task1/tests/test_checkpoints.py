@@ -235,6 +235,9 @@ def test_a_checkpoint_of_another_format_is_told(tmp_path, older):
 
 
 def test_a_checkpoint_of_this_format_is_read(tmp_path):
-    content = {"format": checkpoints.FORMAT, "optimizer": {}, "config": {"epochs": 3}, "history": [{"epoch": 1}]}
+    content = {"format": checkpoints.FORMAT, **dict.fromkeys(checkpoints.RESUMABLE, 0), "config": {"epochs": 3}}
     checkpoints.save(tmp_path / "last_checkpoint.pth", content)
     assert checkpoints.load_resumable(tmp_path / "last_checkpoint.pth") == content
+    del content["config"]
+    checkpoints.save(tmp_path / "last_checkpoint.pth", content)
+    refused(lambda: checkpoints.load_resumable(tmp_path / "last_checkpoint.pth"), "lacks config")

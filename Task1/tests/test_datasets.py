@@ -192,8 +192,12 @@ def test_cifar_10_may_be_a_tree_of_its_ten_classes(tmp_path, no_network):
     assert dataset.classes == CIFAR10_CLASSES and dataset.train.pictures.shape == (10, 3, 32, 32)
     assert dataset.train.pictures[:, 0, 0, 0].tolist() == [20 * label for label in dataset.train.labels.tolist()]
     assert (dataset.mean, dataset.std) == STATISTICS["cifar10"] and not no_network
+    shutil.copytree(tmp_path / "test" / "dog", tmp_path / "test" / "wolf")
+    shutil.copytree(tmp_path / "train" / "dog", tmp_path / "train" / "wolf")
+    refused("cifar10", tmp_path, "wolf", "--dataset imagefolder")
     shutil.rmtree(tmp_path / "test" / "dog")
-    refused("cifar10", tmp_path, "--dataset synthetic")
+    refused("cifar10", tmp_path, "lacks test/dog", "--dataset imagefolder")
+    assert not no_network
 
 
 def test_tiny_imagenet_is_a_tree_of_64_pixels_once_it_is_sorted(tree):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import multiprocessing
 import os
 import pty
 import resource
@@ -21,6 +22,7 @@ import torch
 from conftest import make_tree
 from PIL import Image
 
+import datasets
 import main
 import run
 import utils
@@ -99,23 +101,19 @@ def one_line(capsys, *words: str) -> None:
 # ---- killed ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("torn", [True, False], ids=["in the middle of a write", "after a write"])
-def test_a_run_killed_at_any_of_its_writes_leaves_whole_files_and_resumes_to_the_same_bits(
-        start, whole, tmp_path, monkeypatch, torn):
-    function, writes, left = "fsync" if torn else "replace", 0, 0
-    original = getattr(os, function)
+def test_a_run_killed_in_the_middle_of_any_write_leaves_whole_files_and_resumes_to_the_same_bits(
+        start, whole, tmp_path, monkeypatch):
+    writes = left = 0
 
-    def kill_at_the_last(*arguments):
+    def fsync(descriptor, original=os.fsync):
         nonlocal left
         left -= 1
-        if torn and left == 0:
-            os.ftruncate(*arguments, os.fstat(*arguments).st_size // 2)
-            raise Killed
-        original(*arguments)
         if left == 0:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             raise Killed
+        original(descriptor)
 
-    monkeypatch.setattr(os, function, kill_at_the_last)
+    monkeypatch.setattr(os, "fsync", fsync)
     while True:
         writes += 1
         folder, left = tmp_path / f"killed{writes}", writes
@@ -159,9 +157,9 @@ def test_a_worker_that_outlives_its_run_does_not_hold_the_folder(tmp_path):
 # ---- interrupted -------------------------------------------------------------------------------------------------
 
 
-@SIGNALS
-@pytest.mark.parametrize("epoch, moment", [(0, "train"), (1, "train"), (1, "train, plain"), (1, "validate"),
-                                           (2, "test")])
+@pytest.mark.parametrize("number, epoch, moment", [
+    (signal.SIGINT, 0, "train"), (signal.SIGTERM, 1, "train"), (signal.SIGINT, 1, "train, plain"),
+    (signal.SIGTERM, 1, "validate"), (signal.SIGINT, 2, "test"), (signal.SIGTERM, 2, "test")])
 def test_an_interrupted_run_saves_says_so_and_resumes_to_the_same_bits(start, whole, tmp_path, monkeypatch, capsys,
                                                                        number, epoch, moment):
     at(monkeypatch, moment, lambda: os.kill(os.getpid(), number), epoch)
@@ -205,6 +203,19 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(start, whole, tmp_path, 
     at(monkeypatch, "train", lambda: os.kill(os.getpid(), signal.SIGINT))
     assert start("run") == 0
     assert kill_loop.results(tmp_path / "run") == whole
+
+
+def test_a_signal_to_the_workers_is_left_to_the_main_process(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "LARGEST_IN_MEMORY", 4)  # the pictures of 8 pixels are streamed
+
+    def check(self, original=run.Interrupts.check):
+        for worker in multiprocessing.active_children():
+            for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal and a cluster do, to all of a group
+                os.kill(worker.pid, number)
+        original(self)
+
+    monkeypatch.setattr(run.Interrupts, "check", check)
+    assert start("run", "--workers", "2") == 0
 
 
 # ---- one folder, several runs ------------------------------------------------------------------------------------

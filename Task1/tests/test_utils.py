@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import utils
-from utils import UserError, random_stream, read_json, set_seed, write_file, write_json
+from utils import UserError, random_stream, set_seed, write_file, write_json
 
 # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -41,9 +41,9 @@ def test_a_write_that_is_killed_leaves_the_old_content(tmp_path, monkeypatch, st
 
 def test_a_write_reaches_the_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
     steps = []
-    for step in ("fsync", "replace"):
-        monkeypatch.setattr(os, step, lambda *arguments, step=step, original=getattr(os, step):
-                            (steps.append(step), original(*arguments)))
+    originals = {step: getattr(os, step) for step in ("fsync", "replace")}
+    for step in originals:
+        monkeypatch.setattr(os, step, lambda *arguments, step=step: (steps.append(step), originals[step](*arguments)))
     write_file(tmp_path / "file", b"new")
     assert steps == ["fsync", "replace"]
 
@@ -70,16 +70,8 @@ def test_json_takes_finite_numbers_only(tmp_path, value):
 def test_json_goes_round_in_ascii(tmp_path):
     value = {"naïve": [1, 2.5, None, True], "猫": "\udce9"}  # the last: a file name that is no UTF-8
     write_json(tmp_path / "a.json", value)
-    assert (tmp_path / "a.json").read_bytes().isascii() and read_json(tmp_path / "a.json") == value
+    assert (tmp_path / "a.json").read_bytes().isascii()
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == value
-
-
-@pytest.mark.parametrize("content", [None, b"{", b"\xff"])
-def test_a_file_that_is_no_json_is_named(tmp_path, content):
-    if content:
-        (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.json cannot be read as JSON"):
-        read_json(tmp_path / "a.json")
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
