@@ -21,7 +21,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 import synthetic
 from folders import PictureFiles, find_splits
-from interrupts import ignore_signals
+from interrupts import signals_held_back
 from pictures import CACHE_FOLDER, decode_all, read_picture
 from utils import UserError
 
@@ -70,10 +70,11 @@ class StreamedSplit:
     def read(self, index_batches: list[np.ndarray], workers: int) -> Iterator[Tensor]:
         # A generator of its own, or the loader would draw from torch's at each pass, and dropout could not be resumed.
         loader = DataLoader(_FileDataset(self.files.paths, self.size), num_workers=workers, collate_fn=_stack,
-                            batch_sampler=[index.tolist() for index in index_batches], generator=torch.Generator(),
-                            worker_init_fn=_start_worker)
+                            batch_sampler=[index.tolist() for index in index_batches], generator=torch.Generator())
         try:
-            for batch in loader:
+            with signals_held_back():  # for good in the workers: one that Ctrl-C ended too would look like a fault
+                batches = iter(loader)
+            for batch in batches:
                 if isinstance(batch, str):
                     raise UserError(batch)
                 yield torch.from_numpy(batch)
@@ -85,11 +86,6 @@ class StreamedSplit:
         except OSError as error:
             raise UserError(f"processes that decode pictures cannot be started ({error.strerror}); "
                             "use --workers 0") from None
-
-
-def _start_worker(number: int) -> None:
-    """Leave signals to the main process: a worker that a cluster's SIGTERM to all of them ends would look faulty."""
-    ignore_signals()
 
 
 class _FileDataset(Dataset):

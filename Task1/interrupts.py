@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,6 +48,19 @@ def ignore_signals() -> None:
     """Hear no more signals: the program is about to end, and an impatient second Ctrl-C must not make it stumble."""
     for number in SIGNALS:
         _handle(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Let signals wait; a process that is forked meanwhile inherits that, and leaves them to this one for good."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _handle(number: int, handler: Any) -> Any:

@@ -125,8 +125,10 @@ def whole(least: int, most: int = 2**63 - 1):
             value = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} is not from {least} to {most}")
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is not {least} or more")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{value} is more than {most}")
         return value
 
     return parse_whole

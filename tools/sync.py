@@ -24,7 +24,6 @@ SHARED = (
     (
         "Task1",
         (
-            "utils.py",
             "options.py",
             "run_folder.py",
             "interrupts.py",
@@ -39,10 +38,11 @@ SHARED = (
             "tracking.py",
             "schedules.py",
         ),
-        ("Task2", "Task3", "Bonus"),
+        ("Task2", "Bonus"),
     ),
+    ("Task1", ("utils.py",), ("Task2", "Task3", "Bonus")),
     ("Task1", ("models.py", "training.py"), ("Task2",)),
-    ("Task3", ("mytorch/", "src/", "setup.py", "training.py", "benchmark.py", "tests/framework/"), ("Bonus",)),
+    ("Task3", ("mytorch/", "src/", "setup.py", "extension.py"), ("Bonus",)),
 )
 
 # What Python, a compiler, an editor or the desktop leaves in a directory: neither copied nor deleted.

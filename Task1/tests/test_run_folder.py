@@ -26,6 +26,12 @@ def test_an_unnamed_run_takes_the_first_free_number(tmp_path):
     assert create(None, default, overwrite=True).path.name == "task1-x-y-5"
 
 
+def test_a_file_in_the_place_of_the_runs_is_told(tmp_path):
+    (tmp_path / "runs").write_bytes(b"mine")
+    with pytest.raises(UserError, match=r"runs.task1-x-y cannot be made: File exists"):
+        create(None, tmp_path / "runs" / "task1-x-y", overwrite=False)
+
+
 def test_a_named_folder_is_made_with_its_parents(tmp_path):
     assert create(tmp_path / "a" / "b", tmp_path / "no", overwrite=False).path.is_dir()
     assert not (tmp_path / "no").exists()
