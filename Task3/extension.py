@@ -250,11 +250,7 @@ def _in_parallel(function: Callable[[Unit], Path], items: list[Unit]) -> list[Pa
     """The function's results, as many at once as there are cores; after a failure no further one is begun."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with ThreadPoolExecutor(cores) as pool:
-        try:
-            return list(pool.map(function, items))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        return list(pool.map(function, items))
 
 
 def _include_flags() -> list[str]:

@@ -5,6 +5,7 @@ Runs go through `main` in this process, on a small tree of pictures; a kill is a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import multiprocessing
@@ -15,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import kill_loop
 import pytest
@@ -270,35 +272,38 @@ def test_a_run_folder_that_cannot_be_made_is_named(start, tmp_path, capsys, name
 # ---- the disk ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_files():
-    """Lets no file grow beyond so many bytes, as a full disk would."""
+@contextlib.contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes, as a full disk would; pytest's own output too, so it must end in time."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_disk_that_is_full_from_the_start_is_told(start, tmp_path, capsys, small_files, whole):
-    small_files(4096)
-    assert start("run") == 1
+def test_a_disk_that_is_full_from_the_start_is_told(start, tmp_path, capsys, whole):
+    with no_file_beyond(4096):
+        assert start("run") == 1
     one_line(capsys, str(tmp_path / "run" / LAST_CHECKPOINT), "File too large", "free some space")
     assert not files(tmp_path / "run")
 
 
-def test_a_disk_that_fills_up_leaves_the_old_files_whole(start, whole, tmp_path, monkeypatch, capsys, small_files):
+def test_a_disk_that_fills_up_leaves_the_old_files_whole(start, whole, tmp_path, monkeypatch, capsys):
     before = {}
+    with contextlib.ExitStack() as disk:
 
-    def fill() -> None:
-        before.update(files(tmp_path / "run"))
-        small_files(4096)
+        def fill() -> None:
+            before.update(files(tmp_path / "run"))
+            disk.enter_context(no_file_beyond(4096))
 
-    at(monkeypatch, "train", fill)
-    assert start("run") == 1
+        at(monkeypatch, "train", fill)
+        assert start("run") == 1
     one_line(capsys, "File too large", "free some space")
     after = files(tmp_path / "run")
     assert before.keys() == after.keys()
     assert all(after[name] == before[name] for name in (BEST_MODEL, LAST_CHECKPOINT, CONFIG))
-    small_files(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     kill_loop.check(tmp_path / "run")
     assert start("run", "--resume") == 0
     assert kill_loop.results(tmp_path / "run") == whole

@@ -148,7 +148,10 @@ Tensor mean(const Tensor& x, const std::optional<std::vector<Index>>& axes, bool
 
 Tensor reshape(const Tensor& x, std::vector<Index> sizes) {
   Index known = 1;
-  for (Index size : sizes) known *= size == -1 ? 1 : std::max<Index>(size, 0) % (Index(1) << 48);
+  constexpr Index kTooMany = Index(1) << 31;
+  for (Index size : sizes) {
+    if (size != -1) known = std::min(known * std::clamp<Index>(size, 0, kTooMany), kTooMany);
+  }
   const auto open = std::find(sizes.begin(), sizes.end(), -1);
   if (open != sizes.end() && known > 0 && x.count() % known == 0) *open = x.count() / known;
   const Shape shape(sizes);

@@ -272,7 +272,9 @@ namespace {
 
 Targets targets_of(const Tensor& logits, const Labels& labels, float smoothing) {
   require_rank("cross_entropy", "logits", logits, 2);
-  if (!(smoothing >= 0 && smoothing < 1)) refuse("cross_entropy: label_smoothing must be from 0 to 1");
+  if (!(smoothing >= 0 && smoothing <= 1)) {
+    refuse("cross_entropy: label_smoothing must be from 0 to 1, not " + std::to_string(smoothing));
+  }
   if (!labels.probabilities) return {labels.indices.data(), nullptr};
   require_same_device("cross_entropy", {&logits, &*labels.probabilities});
   require_shape("cross_entropy", "labels", *labels.probabilities, logits.shape());
@@ -300,7 +302,7 @@ Tensor cross_entropy_backward(const Tensor& logits, const Labels& labels, const 
 }
 
 Tensor dropout(const Tensor& x, float share, std::uint64_t seed, std::uint64_t offset) {
-  if (!(share >= 0 && share < 1)) refuse("dropout: the share must be at least 0 and below 1");
+  if (!(share >= 0 && share <= 1)) refuse("dropout: the share must be from 0 to 1, not " + std::to_string(share));
   const Tensor in = x.in_layout(Layout::RowMajor);  // the mask goes by the position that Python sees
   Tensor y(x.shape(), x.device());
   operators_of(x.device()).dropout(in.data(), y.data(), x.count(), share, seed, offset);
@@ -344,6 +346,7 @@ void adam_step(std::vector<Tensor>& parameters, const std::vector<Tensor>& gradi
   check_lists("adam_step", parameters, {&gradients, &firsts, &seconds});
   if (step < 1) refuse("adam_step: steps count from 1, not " + std::to_string(step));
   const AdamSettings settings = {float(rate), float(beta1), float(beta2), float(epsilon), float(weight_decay),
+                                 float(1 - beta1), float(1 - beta2),
                                  float(1 - std::pow(beta1, double(step))), float(1 - std::pow(beta2, double(step))),
                                  decoupled};
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -42,6 +42,7 @@ struct Targets {
 
 struct AdamSettings {
   float rate, beta1, beta2, epsilon, weight_decay;
+  float share1, share2;            // 1 - beta, which float32 would round
   float correction1, correction2;  // 1 - beta^step
   bool decoupled;                  // AdamW
 };

@@ -9,7 +9,7 @@
 namespace mytensor {
 
 Shape::Shape(const std::vector<Index>& sizes) {
-  constexpr Index kMostElements = Index(1) << 48;
+  constexpr Index kMostElements = (Index(1) << 31) - 1;
   rank_ = int(sizes.size());
   Index count = 1;
   bool fits = sizes.size() <= std::size_t(kMaxRank);
@@ -21,7 +21,7 @@ Shape::Shape(const std::vector<Index>& sizes) {
   if (!fits) {
     std::string text;
     for (Index size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
-    throw std::invalid_argument("a tensor has 0 to 4 axes, each of size 1 or more, and fewer than 2^48 elements; not (" +
+    throw std::invalid_argument("a tensor has 0 to 4 axes, each of size 1 or more, and fewer than 2^31 elements; not (" +
                                 text + ")");
   }
 }

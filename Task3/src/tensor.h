@@ -23,7 +23,7 @@ class Shape {
 
   Shape() = default;
   Shape(std::initializer_list<Index> sizes) : Shape(std::vector<Index>(sizes)) {}
-  // Throws std::invalid_argument for more than four axes, a size below 1, or more than 2^48 elements.
+  // Throws std::invalid_argument for more than four axes, a size below 1, or 2^31 elements or more.
   explicit Shape(const std::vector<Index>& sizes);
 
   int rank() const { return rank_; }

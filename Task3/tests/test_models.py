@@ -104,13 +104,14 @@ def relative_drift(name: str, optimizer: str, options: dict, steps: int, size: i
     return drift
 
 
-OPTIMIZERS = [("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}), ("Adam", {"lr": 1e-3})]
+OPTIMIZERS = [("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}), ("Adam", {"lr": 2e-4})]
 
 
 @pytest.mark.parametrize("optimizer, options", OPTIMIZERS)
 def test_lenet_trains_as_in_pytorch_for_fifty_steps(optimizer, options):
     # Where two values of a pooling window are equal but for rounding, or one before a ReLU is nearly 0, a gradient may
-    # go another way, and the run with it: that happens to PyTorch's float32 too. It seldom does in two runs of three.
+    # go another way, and the run with it. PyTorch's float32 does so too: with Adam at 1e-3 its losses were 4e-2, 2e-4
+    # and 5e-7 off its float64 for these seeds. At the rates here it seldom happens, and not in two runs of three.
     drifts = [relative_drift("lenet", optimizer, options, steps=50, size=16, seed=seed) for seed in range(3)]
     assert np.median(drifts) < 1e-4, drifts
 

@@ -139,7 +139,8 @@ def test_it_is_built_again_when_something_changed_and_only_what_must_be(tree, fa
     assert f"(changed: {reason})" in line
     if made is not None:
         assert fake.compiled() == made
-    assert {path.name.rpartition("-")[0] for path in (tree / "build" / "objects").iterdir()} == {*ALL, *(made or ())}
+    assert sorted(path.name.rpartition("-")[0] for path in (tree / "build" / "objects").iterdir()) \
+        == sorted({*ALL, *(made or ())})
     extension.build(tree)
     assert capsys.readouterr().err == ""
 
@@ -384,11 +385,11 @@ def test_what_a_crash_of_the_machine_left_damaged_is_made_anew(tree, fake, capsy
         record.write_text("{", encoding="utf-8")
     else:
         path.unlink()
-        fake.become('for argument; do case "$argument" in *tensornn-*.o) [ -s "$argument" ] || exit 1; esac; done')
+        fake.become('case "$*" in *" -c "*);; *) for argument; do '
+                    'case "$argument" in *tensornn-*.o) [ -s "$argument" ] || exit 1; esac; done; esac')
         [broken] = (tree / "build" / "objects").glob("tensornn-*.o")
         broken.write_bytes(b"")
         failure(tree)
-        fake.become("")
     extension.build(tree)
     assert "building it" in capsys.readouterr().err and path.read_bytes() == whole
     assert json.loads((tree / "build" / f"{path.name}.json").read_text(encoding="utf-8"))["openmp"]

@@ -29,8 +29,8 @@ void adam(float* parameter, const float* gradient, float* first, float* second, 
 #pragma omp parallel for simd schedule(static) if (count > kParallelWork)
   for (Index i = 0; i < count; ++i) {
     const float g = gradient[i] + penalty * parameter[i];
-    first[i] += (1 - s.beta1) * (g - first[i]);
-    second[i] = s.beta2 * second[i] + (1 - s.beta2) * g * g;
+    first[i] += s.share1 * (g - first[i]);
+    second[i] = s.beta2 * second[i] + s.share2 * g * g;
     parameter[i] = parameter[i] * shrink - rate * first[i] / (sqrtf(second[i]) / root + s.epsilon);
   }
 }
