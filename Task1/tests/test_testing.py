@@ -44,13 +44,13 @@ def test_a_picture_is_prepared_like_the_training_ones_and_its_classes_are_named(
     assert captured.out == f"{file}: {expected}\n" and captured.err == ""
 
 
-def tested(labels: list[int], predictions: list[int]) -> Evaluation:
+def evaluation_of(labels: list[int], predictions: list[int]) -> Evaluation:
     return Evaluation(0.5, float(np.mean(np.equal(labels, predictions))), np.array(labels), np.array(predictions),
                       np.linspace(0.5, 0.9, len(labels), dtype=np.float32))
 
 
 def test_the_report_gives_the_share_of_each_class(data):
-    report = testing.test_report(tested([0, 0, 0, 1, 1], [0, 0, 2, 1, 0]), data)
+    report = testing.test_report(evaluation_of([0, 0, 0, 1, 1], [0, 0, 2, 1, 0]), data)
     assert report == {"test_accuracy": 0.6, "test_loss": 0.5,
                       "per_class_accuracy": {"dark": pytest.approx(2 / 3), "grey": 0.5, "light": None}}
 
@@ -63,7 +63,7 @@ def test_shown_pictures_are_spread_over_the_split(count, expected):
 def test_as_many_right_pictures_as_wrong_ones_are_shown(tmp_path, data, monkeypatch):
     labels = [0] * 40 + [1] * 40
     predictions = [0, 2] * 20 + [1, 2] * 20
-    evaluation = tested(labels, predictions)
+    evaluation = evaluation_of(labels, predictions)
     data.test = SimpleNamespace(raw_pictures=lambda positions: positions)
     shown = []
     monkeypatch.setattr(plots, "predictions", lambda *arguments: shown.append(arguments) or b"png")

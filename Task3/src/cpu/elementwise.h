@@ -117,7 +117,7 @@ void copy(const float* x, Axes strides, float* out, Axes sizes) {
 void reduce(Reduction operation, const float* x, Axes sizes, Axes strides, Axes reduced, Axes reduced_strides,
             float* out) {
   const Index count = sizes[0] * sizes[1] * sizes[2] * sizes[3];
-  const Index length = reduced[0] * reduced[1] * reduced[2] * reduced[3];
+  [[maybe_unused]] const Index length = reduced[0] * reduced[1] * reduced[2] * reduced[3];
 #pragma omp parallel for schedule(static) if (count > 1 && count * length > kParallelWork)
   for (Index i = 0; i < count; ++i) {
     const Index i3 = i % sizes[3], i2 = i / sizes[3] % sizes[2], i1 = i / sizes[3] / sizes[2] % sizes[1];
