@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from mytorch.tensor import Tensor
 
 
-class Optimizer:
+class Optimizer(ABC):
     """What optimizers have in common.
 
     `params` are Tensors, or groups `{"params": [...], "weight_decay": 0.0, ...}` whose options differ from the
@@ -41,13 +42,13 @@ class Optimizer:
             if not value >= 0:
                 raise ValueError(f"{type(self).__name__}: {name} is at least 0, got {value}")
 
+    @abstractmethod
     def initial_state(self, parameter: Tensor) -> dict[str, Any]:
         """What is remembered of a parameter before its first step: arrays of its shape, and numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update(self, params: list[Tensor], states: list[dict[str, Any]], **options: Any) -> None:
         """One step for parameters of a group that all have gradients."""
-        raise NotImplementedError
 
     def step(self) -> None:
         """Update the parameters by their gradients, which stay as they are."""

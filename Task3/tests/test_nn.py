@@ -106,7 +106,7 @@ def test_a_sequence_is_iterable_and_indexed():
 
 
 def test_a_module_without_forward_says_so():
-    with pytest.raises(NotImplementedError, match="Module.forward"):
+    with pytest.raises(TypeError, match="Module defines no forward"):
         nn.Module()(1)
 
 

@@ -44,7 +44,7 @@ class Module:
         super().__setattr__(name, value)
 
     def forward(self, *inputs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__}.forward")
+        raise TypeError(f"{type(self).__name__} defines no forward")
 
     def __call__(self, *inputs: Any) -> Any:
         return self.forward(*inputs)

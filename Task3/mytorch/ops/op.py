@@ -14,7 +14,7 @@ class Op:
 
     def compute(self, *arrays: Any) -> Any:
         """The result from the inputs' arrays (`mytensor.Tensor`): an array, or a tuple of arrays."""
-        raise NotImplementedError(f"{type(self).__name__}.compute")
+        raise TypeError(f"{type(self).__name__} defines no compute")
 
     def gradient(self, out_grad: Any, node: Value) -> tuple[Tensor | None, ...]:
         """One gradient for each of `node.inputs` (None where it is not needed or zero), made of operators.
