@@ -24,7 +24,7 @@ from data import Loader
 from datasets import STATISTICS, Split, load_dataset
 from models import get_model
 from options import whole
-from training import Precision, Step, train_epoch
+from training import Precision, TorchTrainer
 from utils import UserError, keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -124,27 +124,27 @@ def compare_loaders(rounds: int, count: int = 4096) -> None:
           f"{count / seconds['usual']:,.0f}; ratio {seconds['usual'] / seconds['ours']:.1f}")
 
 
-def step_of(model: str, memory_format: torch.memory_format, amp: str) -> Step:
+def trainer_of(model: str, memory_format: torch.memory_format, amp: str) -> TorchTrainer:
     torch.manual_seed(0)
     network = get_model(model).to(memory_format=memory_format).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-6, momentum=0.9, weight_decay=5e-4, fused=True)
-    return Step(network, optimizer, Precision(amp, CPU))
+    return TorchTrainer(network, optimizer, CPU, Precision(amp, CPU))
 
 
 def compare_epoch_with_steps(rounds: int) -> None:
     """The training pass of an epoch, loader and bookkeeping included, against its steps on batches made before."""
     for model, count in (("lenet", 8192), ("minivgg", 1024)):
-        loader, step = loader_of(count), step_of(model, torch.channels_last, "off")
+        loader, trainer = loader_of(count), trainer_of(model, torch.channels_last, "off")
         made = list(loader.batches())
-        epoch = partial(train_epoch, step, loader, CPU, 0, rate=lambda at: 1e-6, after_batch=lambda done: None)
-        seconds = median_seconds({"epoch": epoch, "steps": partial(repeat_step, step, made)}, rounds)
+        epoch = partial(trainer.train_epoch, loader, 0, rate=lambda at: 1e-6, after_batch=lambda done: None)
+        seconds = median_seconds({"epoch": epoch, "steps": partial(repeat_step, trainer, made)}, rounds)
         print(f"{model}: training pass of an epoch {seconds['epoch']:.2f} s, its bare steps {seconds['steps']:.2f} s; "
               f"ratio {seconds['epoch'] / seconds['steps']:.3f}")
 
 
-def repeat_step(step: Step, batches: list[tuple[Tensor, Tensor]]) -> None:
+def repeat_step(trainer: TorchTrainer, batches: list[tuple[Tensor, Tensor]]) -> None:
     for images, labels in batches:
-        step(images, labels)
+        trainer.step(images, labels)
 
 
 def compare_formats(rounds: int) -> None:
@@ -152,7 +152,7 @@ def compare_formats(rounds: int) -> None:
     batch = next(loader_of(BATCH_SIZE).batches())
     for model, repeats in (("lenet", 20), ("minivgg", 2)):
         sides = {f"{amp.replace('off', 'float32')}, {name}":
-                 partial(repeat_step, step_of(model, memory_format, amp), [batch] * repeats)
+                 partial(repeat_step, trainer_of(model, memory_format, amp), [batch] * repeats)
                  for name, memory_format in FORMATS.items() for amp in ("off", "bfloat16")}
         seconds = median_seconds(sides, rounds)
         print(f"{model}, a step of {BATCH_SIZE} pictures: " + "; ".join(
@@ -164,7 +164,7 @@ def compare_formats(rounds: int) -> None:
 @torch.no_grad()
 def format_difference(model: str, pictures: Tensor) -> float:
     """How far the memory format changes float32 results, relative to the largest logit."""
-    plain, other = (step_of(model, memory_format, "off").model(pictures) for memory_format in FORMATS.values())
+    plain, other = (trainer_of(model, memory_format, "off").model(pictures) for memory_format in FORMATS.values())
     return ((plain - other).abs().max() / plain.abs().max()).item()
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from run_folder import CONFIG
 from utils import UserError, write_file
 
-FORMAT = 1  # of last_checkpoint.pth; raised when its content changes
-RESUMABLE = ("config", "model", "optimizer", "scaler", "random_state", "epoch", "batch", "best_accuracy", "best_epoch",
-             "history")
+FORMAT = 2  # of last_checkpoint.pth; raised when its content changes
+RESUMABLE = ("config", "model", "optimizer", "random_state", "epoch", "batch", "seconds", "training_seconds",
+             "best_accuracy", "best_epoch", "history")
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 
 
@@ -50,21 +53,35 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_weights(model: nn.Module, path: Path) -> str | None:
-    """Load a `best_model.pth`, or the model inside a `last_checkpoint.pth`, into `model`.
+def read_weights(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
+    """The weights of a `best_model.pth`, or of the model inside a `last_checkpoint.pth`, for a model with such weights.
 
-    Returns a note for the user if the keys had to be mended. Raises `UserError` with the first keys or shapes that
-    differ, or of the first weight that is not finite; the model is then unchanged.
+    Also returns a note for the user if the keys had to be mended. Raises `UserError` with the first keys or shapes that
+    differ from the `expected`, or of the first weight that is not finite.
     """
     content = load(path)
-    weights = content["model"] if isinstance(content.get("model"), dict) else content
-    state, note = unwrapped(weights)
-    check_match(state, model.state_dict(), str(path))
-    diverged = next((key for key, tensor in state.items() if not tensor.isfinite().all()), None)
+    weights, note = unwrapped(content["model"] if isinstance(content.get("model"), dict) else content)
+    check_match(weights, expected, str(path))
+    diverged = next((key for key, tensor in weights.items() if not tensor.isfinite().all()), None)
     if diverged is not None:
         raise UserError(f"{path} is of a network that has diverged: {diverged} is not finite; take an earlier one")
-    model.load_state_dict(state)
-    return note
+    return weights, note
+
+
+def check_classes(path: Path, classes: Sequence[str]) -> None:
+    """Raise `UserError` if the run that wrote the checkpoint had other classes, or had them in another order.
+
+    A run's folder holds its configuration; of a checkpoint that lies alone nothing is known.
+    """
+    learned = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        learned = json.loads((path.parent / CONFIG).read_text(encoding="utf-8"))["classes"]
+    if not isinstance(learned, list) or learned == list(classes):
+        return
+    number = next((k for k, pair in enumerate(zip(learned, classes, strict=False)) if pair[0] != pair[1]), None)
+    what = (f"{len(learned)} classes, the data set has {len(classes)}" if number is None else
+            f"{learned[number]!r} as class {number}, where the data set has {classes[number]!r}")
+    raise UserError(f"{path} was trained with {what}; give the --dataset and --data-dir that it was trained with")
 
 
 def unwrapped(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:

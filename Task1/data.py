@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 import augment
 from datasets import Split, load_dataset
+from pictures import read_picture
 from utils import UserError, random_stream
 
 VALIDATION_SHARE = 10  # one picture in ten is held out: 5,000 of CIFAR-10's 50,000
@@ -32,22 +34,31 @@ class Data:
     val: Loader
     test: Loader
 
+    def read(self, file: Path) -> Tensor:
+        """A picture of the user's, (1, C, H, W), prepared like the data set's own."""
+        picture = read_picture(file, self.image_size, self.channels)
+        return augment.normalise(torch.from_numpy(picture.transpose(2, 0, 1)[None].copy()), self.mean, self.std)
 
-def load_data(options: argparse.Namespace) -> Data:
-    """Load the data set that the flags name, and cut the validation pictures out of it if it has none of its own."""
-    dataset = load_dataset(options.dataset, options.data_dir, options.image_size, progress=not options.no_progress)
+
+def load_data(name: str, data_dir: Path, image_size: int | None = None, *, batch_size: int,
+              augmentation: str = "standard", seed: int = 0, workers: int = 0, progress: bool = True) -> Data:
+    """Load a data set, and cut the validation pictures out of it if it has none of its own.
+
+    Training batches are of `batch_size` pictures, those of the other views of twice as many.
+    """
+    dataset = load_dataset(name, data_dir, image_size, progress=progress)
     train_split, val_split = dataset.train, dataset.val
     if val_split is None:
-        train_indices, val_indices = split_indices(len(train_split.labels), options.seed)
+        train_indices, val_indices = split_indices(len(train_split.labels), seed)
         val_split = train_split
     else:
         train_indices, val_indices = np.arange(len(train_split.labels)), np.arange(len(val_split.labels))
-    common = {"mean": dataset.mean, "std": dataset.std, "seed": options.seed, "workers": options.workers}
-    evaluation = {**common, "batch_size": 2 * options.batch_size}
+    common = {"mean": dataset.mean, "std": dataset.std, "seed": seed, "workers": workers}
+    evaluation = {**common, "batch_size": 2 * batch_size}
     return Data(
         dataset.name, dataset.classes, dataset.channels, dataset.image_size, dataset.mean, dataset.std,
-        train=Loader(train_split, train_indices, batch_size=options.batch_size, training=True,
-                     augmentation=options.augment, flip=dataset.flip, **common),
+        train=Loader(train_split, train_indices, batch_size=batch_size, training=True,
+                     augmentation=augmentation, flip=dataset.flip, **common),
         train_plain=Loader(train_split, train_indices, **evaluation),
         val=Loader(val_split, val_indices, **evaluation),
         test=Loader(dataset.test, np.arange(len(dataset.test.labels)), **evaluation),

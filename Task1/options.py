@@ -46,6 +46,10 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
                           help="how the learning rate moves; onecycle moves every batch, the others every epoch")
     training.add_argument("--warmup-epochs", type=whole(0), default=0, metavar="N",
                           help="epochs in which cosine and constant rise to --lr")
+    training.add_argument("--no-bias-decay", action="store_true",
+                          help="spare biases and norm parameters the weight decay (default: decay all)")
+    training.add_argument("--dropout", type=number(0, 1), default=0.5, metavar="P",
+                          help="share of features that the MiniVGG with batch-norm drops before its classifier")
     training.add_argument("--label-smoothing", type=number(0, 1), default=0.0, metavar="S",
                           help="share of the target spread over all classes")
     training.add_argument("--seed", type=whole(0), default=0, metavar="N",
@@ -75,6 +79,8 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
     use = parser.add_argument_group("instead of training")
     use.add_argument("--evaluate", type=Path, metavar="CHECKPOINT",
                      help="test a checkpoint: accuracy overall and by class, and both pictures (default: train)")
+    use.add_argument("--predict", type=Path, nargs="+", metavar="IMAGE",
+                     help="with --evaluate: name the class of these pictures and its probability (default: none)")
     return parser
 
 
@@ -85,6 +91,8 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> tuple
         parser.error("--resume continues a run and --overwrite replaces it: give one of them")
     if options.evaluate and (options.resume or options.overwrite):
         parser.error("--evaluate does not train: leave --resume and --overwrite away")
+    if options.predict and not options.evaluate:
+        parser.error("--predict needs --evaluate CHECKPOINT")
     check_combinations(parser, options)
     # argparse sets no default where the attribute is there already: what still is `unset` was not given.
     unset = object()

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
 
 import plots
 import run_folder
-from augment import normalise
 from data import Data
-from pictures import read_picture
-from training import Evaluation, Precision, evaluate
+from trainer import Evaluation, Trainer
 from utils import UserError, write_file, write_json
 
 PICTURES_SHOWN = 32
 
 
-def test_checkpoint(model: nn.Module, data: Data, options: argparse.Namespace, device: torch.device,
-                    precision: Precision) -> None:
-    """Evaluate on the test split; print and write the figures, and draw both pictures.
+def test_checkpoint(trainer: Trainer, data: Data, folder: Path, checkpoint: Path, dataset: str, model: str,
+                    max_batches: int | None = None) -> None:
+    """Evaluate on the test split; print the figures, and write them and both pictures into `folder`.
 
-    They go to `--output-dir`, else beside the checkpoint.
+    `trainer` has the weights of `checkpoint`; its path and the names of data set and model stand beside the figures.
     """
-    folder = options.output_dir or options.evaluate.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder {folder} cannot be made: {error.strerror}; choose another --output-dir") from None
-    tested = evaluate(model, data.test, device, precision, max_batches=options.debug_steps)
+    tested = trainer.evaluate(data.test, max_batches=max_batches)
     report = test_report(tested, data)
     width = max(len(name) for name in data.classes)
     for name, accuracy in report["per_class_accuracy"].items():
         print(f"  {name:{width}s}  {'no picture' if accuracy is None else format(accuracy, '7.2%')}")
     print(f"test accuracy {tested.accuracy:.2%}, loss {tested.loss:.4f} over {len(tested.labels):,} pictures")
-    write_json(folder / "evaluation.json", {"checkpoint": str(options.evaluate), "dataset": options.dataset,
-                                            "model": options.model, **report})
-    draw_test_pictures(tested, data, folder, f"{options.model} on {data.name}")
+    write_json(folder / "evaluation.json", {"checkpoint": str(checkpoint), "dataset": dataset, "model": model,
+                                            **report})
+    draw_test_pictures(tested, data, folder, f"{model} on {data.name}")
     print(f"files: {folder.absolute()} (evaluation.json, {run_folder.CONFUSION_MATRIX}, {run_folder.PREDICTIONS})")
 
 
@@ -67,16 +61,9 @@ def _spread(indices: np.ndarray, count: int) -> np.ndarray:
     return indices[np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(int)]
 
 
-@torch.no_grad()
-def predict_files(model: nn.Module, data: Data, files: list[Path], device: torch.device, precision: Precision) -> None:
+def predict_files(trainer: Trainer, data: Data, files: list[Path]) -> None:
     """Print the three likeliest classes of each picture, prepared like the data set's own."""
-    model.eval()
     for file in files:
-        picture = read_picture(file, data.image_size, data.channels)
-        image = normalise(torch.from_numpy(picture.transpose(2, 0, 1)[None].copy()), data.mean, data.std)
-        with precision.autocast():
-            logits = model(image.to(device))
-        probabilities, classes = logits.float().softmax(dim=1)[0].topk(min(3, len(data.classes)))
-        said = ", ".join(f"{data.classes[index]} {probability:.1%}"
-                         for index, probability in zip(classes.tolist(), probabilities.tolist(), strict=True))
-        print(f"{file}: {said}")
+        probabilities = trainer.predict(data.read(file))[0]
+        likeliest = np.argsort(-probabilities, kind="stable")[:3]
+        print(f"{file}: {', '.join(f'{data.classes[index]} {probabilities[index]:.1%}' for index in likeliest)}")

@@ -1,10 +1,9 @@
-"""One epoch of training, and one evaluation: what every run, on one device or on many, does again and again."""
+"""Training and evaluation with PyTorch on one device: the steps of an epoch, and the pass over a split."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data import Loader
-from utils import UserError
+from trainer import Evaluation, Trainer, diverged
+from utils import random_state, set_random_state
 
 # A loss is looked at when it is no more than this many steps old: the look makes a GPU wait, so not at every step.
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 50}
@@ -38,16 +38,15 @@ class Precision:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
 
-@dataclass
-class Step:
-    """What a training step needs besides the batch."""
+class TorchTrainer(Trainer):
+    """A PyTorch network and what a training step needs besides the batch."""
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    precision: Precision
-    label_smoothing: float = 0.0
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, precision: Precision,
+                 label_smoothing: float = 0.0) -> None:
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.precision, self.label_smoothing = precision, label_smoothing
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+    def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, loss, backward, update; returns the batch's mean loss, still on the device."""
         self.optimizer.zero_grad()
         with self.precision.autocast():
@@ -58,45 +57,75 @@ class Step:
         scaler.update()
         return loss.detach()
 
-
-@dataclass
-class TrainingPass:
-    """How many pictures a pass took, and in how many seconds; and in how many of its steps the weights stayed, since
-    float16's gradients had overflowed and the scaler made the loss smaller."""
-
-    images: int
-    seconds: float
-    skipped_steps: int
-
-
-def train_epoch(step: Step, loader: Loader, device: torch.device, epoch: int, first_batch: int = 0, *,
-                rate: Callable[[float], float], after_batch: Callable[[int], None],
-                max_batches: int | None = None) -> TrainingPass:
-    """Train on the batches of one epoch (counted from 0), from `first_batch` on.
-
-    `rate(time)` is the learning rate at a time in epochs; `after_batch(done)` hears how many batches of the epoch are
-    done and may end the pass by raising. Raises `UserError` with epoch and step for a loss that is not finite.
-    """
-    model, optimizer, scaler = step.model, step.optimizer, step.precision.scaler
-    model.train()
-    batches = len(loader)
-    look_every = STEPS_BETWEEN_LOOKS.get(device.type, 1)
-    unseen: list[Tensor] = []  # losses that nobody looked at yet
-    images_done = skipped_steps = 0
-    start = time.perf_counter()
-    for batch, (images, labels) in enumerate(loader.batches(epoch, first_batch, max_batches), start=first_batch):
-        for group in optimizer.param_groups:
-            group["lr"] = rate(epoch + batch / batches)
-        scale = scaler.get_scale()  # this makes a GPU wait, but only where the scaler is enabled
-        unseen.append(step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True)))
-        images_done += len(labels)
-        skipped_steps += scaler.get_scale() < scale
-        if len(unseen) == look_every:
+    def train_epoch(self, loader: Loader, epoch: int, first_batch: int = 0, *, rate: Callable[[float], float],
+                    after_batch: Callable[[int], None], max_batches: int | None = None) -> int:
+        scaler = self.precision.scaler
+        self.model.train()
+        look_every = STEPS_BETWEEN_LOOKS.get(self.device.type, 1)
+        unseen: list[Tensor] = []  # losses that nobody looked at yet
+        skipped_steps = 0
+        for batch, (images, labels) in enumerate(loader.batches(epoch, first_batch, max_batches), start=first_batch):
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate(epoch + batch / len(loader))
+            scale = scaler.get_scale()  # this makes a GPU wait, but only where the scaler is enabled
+            unseen.append(self.step(self._here(images), self._here(labels)))
+            skipped_steps += scaler.get_scale() < scale
+            if len(unseen) == look_every:
+                _check_finite(unseen, epoch, batch)
+            after_batch(batch + 1)
+        if unseen:
             _check_finite(unseen, epoch, batch)
-        after_batch(batch + 1)
-    if unseen:
-        _check_finite(unseen, epoch, batch)
-    return TrainingPass(images_done, time.perf_counter() - start, skipped_steps)
+        return skipped_steps
+
+    @torch.no_grad()
+    def evaluate(self, loader: Loader, *, after_batch: Callable[[int], None] = lambda done: None,
+                 max_batches: int | None = None, moment: str = "in the evaluation") -> Evaluation:
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        said: list[tuple[Tensor, Tensor, Tensor]] = []
+        for batch, (images, labels) in enumerate(loader.batches(max_batches=max_batches)):
+            labels = self._here(labels)
+            logits = self._logits(images)
+            loss += functional.cross_entropy(logits, labels, reduction="none").double().sum()
+            probabilities, predictions = logits.softmax(dim=1).max(dim=1)
+            said.append((labels, predictions, probabilities))
+            after_batch(batch + 1)
+        labels, predictions, probabilities = (torch.cat(part).cpu().numpy() for part in zip(*said, strict=True))
+        mean = loss.item() / len(labels)
+        if not np.isfinite(mean):
+            raise diverged(moment)
+        return Evaluation(mean, float(np.mean(labels == predictions)), labels, predictions, probabilities)
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> np.ndarray:
+        return self._logits(images).softmax(dim=1).cpu().numpy()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """What the network, in evaluation mode, says of a batch; in float32, as the loss must not be rounded."""
+        self.model.eval()
+        with self.precision.autocast():
+            return self.model(self._here(images)).float()
+
+    def _here(self, batch: Tensor) -> Tensor:
+        return batch.to(self.device, non_blocking=True)
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.model.state_dict()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(weights)
+
+    def state(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.precision.scaler.state_dict(),
+                "random_state": random_state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["scaler"]:  # empty if the run had none: `--amp` decides anew on another device
+            self.precision.scaler.load_state_dict(state["scaler"])
+        set_random_state(state["random_state"])
 
 
 def _check_finite(losses: list[Tensor], epoch: int, last_step: int) -> None:
@@ -104,52 +133,5 @@ def _check_finite(losses: list[Tensor], epoch: int, last_step: int) -> None:
     finite = torch.stack(losses).isfinite().tolist()
     if not all(finite):
         step = last_step - len(losses) + 1 + finite.index(False)
-        raise UserError(f"the loss is not finite in epoch {epoch + 1}, step {step + 1}; the best model so far is kept; "
-                        "try a lower --lr")
+        raise diverged(f"in epoch {epoch + 1}, step {step + 1}")
     losses.clear()
-
-
-@dataclass
-class Evaluation:
-    """Mean loss (cross-entropy without smoothing) and accuracy of a split, and what was said of each picture."""
-
-    loss: float
-    accuracy: float
-    labels: np.ndarray  # int64, (N,)
-    predictions: np.ndarray  # int64, (N,)
-    probabilities: np.ndarray  # float32, (N,): of the predicted class
-
-    def per_class_accuracy(self, num_classes: int) -> list[float | None]:
-        """Share of each class's pictures that were recognised; None for a class without pictures."""
-        total = np.bincount(self.labels, minlength=num_classes)
-        right = np.bincount(self.labels[self.labels == self.predictions], minlength=num_classes)
-        return [float(r / t) if t else None for r, t in zip(right, total, strict=True)]
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision, *,
-             after_batch: Callable[[int], None] = lambda done: None, max_batches: int | None = None,
-             moment: str = "in the evaluation") -> Evaluation:
-    """Loss and accuracy over a split, each picture weighing the same whatever batch it came in.
-
-    The model is left in evaluation mode, its weights and buffers unchanged. Raises `UserError`, which names the
-    `moment`, for a loss that is not finite.
-    """
-    model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    said: list[tuple[Tensor, Tensor, Tensor]] = []
-    for batch, (images, labels) in enumerate(loader.batches(max_batches=max_batches)):
-        labels = labels.to(device, non_blocking=True)
-        with precision.autocast():
-            logits = model(images.to(device, non_blocking=True))
-        logits = logits.float()
-        loss += functional.cross_entropy(logits, labels, reduction="none").double().sum()
-        probabilities, predictions = logits.softmax(dim=1).max(dim=1)
-        said.append((labels, predictions, probabilities))
-        after_batch(batch + 1)
-    labels, predictions, probabilities = (torch.cat(part).cpu().numpy() for part in zip(*said, strict=True))
-    mean = loss.item() / len(labels)
-    if not np.isfinite(mean):
-        raise UserError(f"the loss is not finite {moment}: the weights have diverged; the best model so far is kept; "
-                        "try a lower --lr")
-    return Evaluation(mean, float(np.mean(labels == predictions)), labels, predictions, probabilities)

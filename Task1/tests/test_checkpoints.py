@@ -17,12 +17,20 @@ from torch import nn
 
 import checkpoints
 from models import get_model
-from utils import UserError
+from run_folder import CONFIG
+from utils import UserError, write_json
 
 
 def network(model: str = "minivgg", num_classes: int = 4, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return get_model(model, num_classes, image_size=16)
+
+
+def load_into(model: nn.Module, path: Path) -> str | None:
+    """Load a checkpoint's weights; returns what the user is told."""
+    weights, note = checkpoints.read_weights(path, model.state_dict())
+    model.load_state_dict(weights)
+    return note
 
 
 def equal(first: dict, second: dict) -> bool:
@@ -45,7 +53,7 @@ def refused_weights(path: Path, content: object, *words: str) -> str:
     torch.save(content, path)
     model = network(seed=1)
     before = copy.deepcopy(model.state_dict())
-    line = refused(lambda: checkpoints.load_weights(model, path), path.name, *words)
+    line = refused(lambda: load_into(model, path), path.name, *words)
     assert equal(model.state_dict(), before)
     return line
 
@@ -53,7 +61,7 @@ def refused_weights(path: Path, content: object, *words: str) -> str:
 def test_weights_go_round(tmp_path):
     model, other = network(), network(seed=1)
     checkpoints.save(tmp_path / "best.pth", model.state_dict())
-    assert checkpoints.load_weights(other, tmp_path / "best.pth") is None
+    assert load_into(other, tmp_path / "best.pth") is None
     assert equal(other.state_dict(), model.state_dict())
     assert not any(value.is_cuda for value in checkpoints.load(tmp_path / "best.pth").values())
 
@@ -61,7 +69,7 @@ def test_weights_go_round(tmp_path):
 def test_the_model_inside_a_resumable_checkpoint_is_taken(tmp_path):
     model, other = network(), network(seed=1)
     checkpoints.save(tmp_path / "last.pth", {"format": 1, "model": model.state_dict(), "optimizer": {}, "config": {}})
-    checkpoints.load_weights(other, tmp_path / "last.pth")
+    load_into(other, tmp_path / "last.pth")
     assert equal(other.state_dict(), model.state_dict())
 
 
@@ -152,7 +160,7 @@ def test_what_is_no_dictionary_is_refused(tmp_path, content, kind):
 def test_the_prefixes_of_wrappers_are_removed_and_told(tmp_path, prefix):
     model, other = network(), network(seed=1)
     torch.save({prefix + key: value for key, value in model.state_dict().items()}, tmp_path / "wrapped.pth")
-    assert prefix in checkpoints.load_weights(other, tmp_path / "wrapped.pth")
+    assert prefix in load_into(other, tmp_path / "wrapped.pth")
     assert equal(other.state_dict(), model.state_dict())
 
 
@@ -214,7 +222,7 @@ def test_a_checkpoint_of_a_gpu_loads_without_one(tmp_path):
         with pytest.raises(RuntimeError, match="CUDA"):
             torch.load(tmp_path / "gpu.pth", weights_only=True)
     model = network(seed=1)
-    checkpoints.load_weights(model, tmp_path / "gpu.pth")
+    load_into(model, tmp_path / "gpu.pth")
     assert equal(model.state_dict(), network().state_dict())
 
 
@@ -241,3 +249,22 @@ def test_a_checkpoint_of_this_format_is_read(tmp_path):
     del content["config"]
     checkpoints.save(tmp_path / "last_checkpoint.pth", content)
     refused(lambda: checkpoints.load_resumable(tmp_path / "last_checkpoint.pth"), "lacks config")
+
+
+# ---- classes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes, words", [
+    (["a", "c", "b"], "'b' as class 1, where the data set has 'c'"), (["a", "b"], "3 classes, the data set has 2"),
+    (["a", "b", "c", "d"], "3 classes, the data set has 4"), (["b", "c", "d"], "'a' as class 0")], ids=str)
+def test_a_run_with_other_classes_is_told(tmp_path, classes, words):
+    write_json(tmp_path / CONFIG, {"classes": ["a", "b", "c"]})
+    for name in ("best_model.pth", "last_checkpoint.pth"):
+        refused(lambda path=tmp_path / name: checkpoints.check_classes(path, classes), words, "--data-dir", name)
+
+
+@pytest.mark.parametrize("config", [None, "", "[1]", "{}", '{"classes": 3}', '{"classes": ["a", "b", "c"]}'])
+def test_of_a_checkpoint_without_its_run_no_classes_are_known(tmp_path, config):
+    if config is not None:
+        (tmp_path / CONFIG).write_text(config, encoding="utf-8")
+    checkpoints.check_classes(tmp_path / "best_model.pth", ("a", "b", "c"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
@@ -19,14 +18,13 @@ from utils import UserError
 
 @pytest.fixture
 def load(monkeypatch):
-    """Loads a small data set with the flags' defaults, but for those given."""
+    """Loads a small data set in batches of 16, but for what is given."""
     monkeypatch.setattr(synthetic, "TRAIN_COUNT", 215)
     monkeypatch.setattr(synthetic, "TEST_COUNT", 70)
 
     def load_with(**flags) -> Data:
-        defaults = {"dataset": "synthetic", "data_dir": Path("none"), "image_size": None, "no_progress": True,
-                    "seed": 0, "workers": 0, "batch_size": 16, "augment": "standard"}
-        return load_data(argparse.Namespace(**(defaults | flags)))
+        defaults = {"name": "synthetic", "data_dir": Path("none"), "batch_size": 16, "progress": False}
+        return load_data(**(defaults | flags))
 
     return load_with
 
@@ -69,7 +67,7 @@ def test_one_picture_cannot_be_split():
 
 def test_neither_workers_nor_batches_nor_augmentation_move_the_split(load):
     first = load()
-    for flags in ({"workers": 2}, {"batch_size": 64}, {"augment": "trivial"}, {"image_size": 16}):
+    for flags in ({"workers": 2}, {"batch_size": 64}, {"augmentation": "trivial"}, {"image_size": 16}):
         other = load(**flags)
         for view in ("train", "train_plain", "val", "test"):
             assert np.array_equal(getattr(first, view).indices, getattr(other, view).indices)
@@ -86,10 +84,10 @@ def test_both_views_of_the_training_pictures_share_one_list_that_validation_has_
 
 def test_a_validation_split_of_the_data_set_is_used_as_it_is(load, tree):
     (tree / "test").rename(tree / "val")
-    data = load(dataset="imagefolder", data_dir=tree, image_size=8)
+    data = load(name="imagefolder", data_dir=tree, image_size=8)
     assert [len(loader.indices) for loader in (data.train, data.val, data.test)] == [22, 2, 12]
     shutil.copytree(tree / "val", tree / "test")
-    data = load(dataset="imagefolder", data_dir=tree, image_size=8)
+    data = load(name="imagefolder", data_dir=tree, image_size=8)
     assert [len(loader.indices) for loader in (data.train, data.val, data.test)] == [24, 12, 12]
     assert data.val.split is not data.train.split
 
@@ -100,7 +98,7 @@ def test_a_validation_split_of_the_data_set_is_used_as_it_is(load, tree):
 @pytest.mark.parametrize("kind", augment.KINDS)
 @pytest.mark.parametrize("view", ["train_plain", "val", "test"])
 def test_a_clean_view_gives_the_normalised_pictures_whatever_the_augmentation(load, view, kind):
-    data = load(augment=kind)
+    data = load(augmentation=kind)
     loader = getattr(data, view)
     raw = loader.split.pictures[torch.from_numpy(loader.indices)]
     wanted = augment.normalise(raw, data.mean, data.std), loader.split.labels[torch.from_numpy(loader.indices)]
@@ -125,7 +123,7 @@ def test_no_raw_pictures_may_be_asked_for(load):
 
 
 def test_an_epoch_takes_every_picture_once_in_an_order_of_its_own(load):
-    data = load(augment="none")
+    data = load(augmentation="none")
     plain = sorted(picture.tobytes() for picture in together(data.train_plain)[0].numpy())
     orders = []
     for epoch in range(3):
@@ -133,11 +131,11 @@ def test_an_epoch_takes_every_picture_once_in_an_order_of_its_own(load):
         assert sorted(picture.tobytes() for picture in pictures.numpy()) == plain
         orders.append(labels.tolist())
     assert orders[0] != orders[1] != orders[2]
-    assert orders[0] != together(load(augment="none", seed=1).train, 0)[1].tolist()
+    assert orders[0] != together(load(augmentation="none", seed=1).train, 0)[1].tolist()
 
 
 def test_labels_stay_with_their_pictures(load):
-    data = load(augment="none")
+    data = load(augmentation="none")
     label_of = dict(zip((picture.tobytes() for picture in data.train.split.pictures.numpy()),
                         data.train.split.labels.tolist(), strict=True))
     images, labels = together(data.train, 2)
@@ -148,7 +146,7 @@ def test_labels_stay_with_their_pictures(load):
 
 @pytest.mark.parametrize("kind", ["standard", "trivial"])
 def test_augmentation_changes_pictures_anew_in_every_epoch(load, kind):
-    data, bare = load(augment=kind), load(augment="none")
+    data, bare = load(augmentation=kind), load(augmentation="none")
     for epoch in range(2):
         (images, labels), (plain, same_labels) = together(data.train, epoch), together(bare.train, epoch)
         assert torch.equal(labels, same_labels)  # the order has a stream of its own
@@ -159,8 +157,8 @@ def test_augmentation_changes_pictures_anew_in_every_epoch(load, kind):
 @pytest.mark.parametrize("kind", augment.KINDS)
 @pytest.mark.parametrize("first", [0, 1, 7, 12, 13])
 def test_an_epoch_entered_at_a_batch_goes_on_as_if_it_had_not_been_left(load, kind, first):
-    whole = list(load(augment=kind).train.batches(4))
-    rest = list(load(augment=kind).train.batches(4, first))
+    whole = list(load(augmentation=kind).train.batches(4))
+    rest = list(load(augmentation=kind).train.batches(4, first))
     assert len(rest) == 13 - first and all(map(same, rest, whole[first:]))
 
 

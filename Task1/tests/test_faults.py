@@ -24,9 +24,12 @@ import torch
 from conftest import make_tree
 from PIL import Image
 
+import checkpoints
 import datasets
 import main
+import program
 import run
+import run_folder
 import utils
 from run_folder import BEST_MODEL, CONFIG, FILES, LAST_CHECKPOINT, RESULT
 
@@ -139,7 +142,7 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(capsys):
 
 
 def test_a_worker_that_outlives_its_run_does_not_hold_the_folder(tmp_path):
-    folder = main.run_folder.RunFolder(tmp_path)
+    folder = run_folder.RunFolder(tmp_path)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -150,7 +153,7 @@ def test_a_worker_that_outlives_its_run_does_not_hold_the_folder(tmp_path):
     try:
         del folder
         gc.collect()
-        main.run_folder.RunFolder(tmp_path)
+        run_folder.RunFolder(tmp_path)
     finally:
         os.close(writing)
         os.waitpid(child, 0)
@@ -177,12 +180,12 @@ def test_an_interrupted_run_saves_says_so_and_resumes_to_the_same_bits(start, wh
 
 @SIGNALS
 def test_a_second_signal_cuts_neither_the_save_nor_the_end_short(start, whole, tmp_path, monkeypatch, capsys, number):
-    def save(path, content, original=main.checkpoints.save):
+    def save(path, content, original=checkpoints.save):
         if content.get("batch"):
             os.kill(os.getpid(), number)
         original(path, content)
 
-    monkeypatch.setattr(main.checkpoints, "save", save)
+    monkeypatch.setattr(checkpoints, "save", save)
     at(monkeypatch, "train", lambda: os.kill(os.getpid(), signal.SIGINT))
     assert start("run") == 130
     os.kill(os.getpid(), number)  # the process is about to end
@@ -194,7 +197,7 @@ def test_a_second_signal_cuts_neither_the_save_nor_the_end_short(start, whole, t
 
 @SIGNALS
 def test_a_run_interrupted_while_data_load_leaves_nothing(start, tmp_path, monkeypatch, capsys, number):
-    monkeypatch.setattr(main, "load_data", lambda options: os.kill(os.getpid(), number))
+    monkeypatch.setattr(program, "load_data", lambda *arguments, **keywords: os.kill(os.getpid(), number))
     assert start("run") == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert not (tmp_path / "run").exists()

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from main import adopt_flags, build_parser
+from main import Task1
 from main import main as run_main
 from options import flag, parse
+from program import adopt_flags
 from utils import UserError, choose_device
 
 DEFAULTS = {
@@ -27,7 +28,7 @@ FREE = {"data_dir", "workers", "device", "threads", "log", "output_dir", "overwr
 
 
 def parsed(*arguments: object):
-    return parse(build_parser(), [str(argument) for argument in arguments])
+    return parse(Task1().build_parser(), [str(argument) for argument in arguments])
 
 
 def refusal(capsys, *arguments: object) -> str:
@@ -44,7 +45,7 @@ def test_defaults():
 
 
 def test_help_states_every_flag_and_its_default():
-    entries = re.split(r"\n  (?=--)|\n\n", build_parser().format_help())
+    entries = re.split(r"\n  (?=--)|\n\n", Task1().build_parser().format_help())
     for name, value in DEFAULTS.items():
         said, = [" ".join(entry.split()) for entry in entries if entry.split()[0] == flag(name)]
         assert "(default: " in said, said
@@ -53,7 +54,7 @@ def test_help_states_every_flag_and_its_default():
 
 
 def test_help_groups_the_flags():
-    titles = [group.title for group in build_parser()._action_groups[2:]]
+    titles = [group.title for group in Task1().build_parser()._action_groups[2:]]
     assert titles == ["what to learn", "how to learn it", "on what machine", "what it leaves behind",
                       "instead of training", "in this program alone"]
 
@@ -104,7 +105,7 @@ def test_a_resumed_run_takes_its_flags_from_the_run_unless_they_are_free():
     saved = {**{name: str(value) if isinstance(value, Path) else value for name, value in DEFAULTS.items()},
              "task": "task1", "lr": 0.2, "epochs": 7, "workers": 5, "data_dir": "elsewhere", "output_dir": "there"}
     options, given = parsed("--resume", "--workers", 0, "--epochs", 7)
-    adopt_flags(options, given, saved)
+    adopt_flags(options, given, saved, "task1")
     assert (options.lr, options.epochs, options.workers, options.data_dir) == (0.2, 7, 0, Path("elsewhere"))
     assert options.resume and options.output_dir is None
 
@@ -114,13 +115,13 @@ def test_a_resumed_run_refuses_each_flag_that_shapes_its_result(name):
     saved = {**DEFAULTS, "task": "task1", **dict.fromkeys({name, *FREE}, "another value")}
     options, _ = parsed("--resume")
     with pytest.raises(UserError, match=f"{flag(name)} {re.escape(str(DEFAULTS[name]))} .the run has another value."):
-        adopt_flags(options, {name, *FREE}, saved)
+        adopt_flags(options, {name, *FREE}, saved, "task1")
 
 
 def test_a_run_of_another_program_is_not_resumed():
     options, given = parsed("--resume")
     with pytest.raises(UserError, match="this run is of task3, not of task1"):
-        adopt_flags(options, given, {"task": "task3"})
+        adopt_flags(options, given, {"task": "task3"}, "task1")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:256", "cuda:99999999999999999999"])

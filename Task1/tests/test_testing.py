@@ -12,7 +12,9 @@ from torch import nn
 
 import plots
 import testing
-from training import Evaluation, Precision
+from data import Data
+from trainer import Evaluation
+from training import Precision, TorchTrainer
 
 CPU = torch.device("cpu")
 SHADES = (-2.0, 0.0, 2.0)  # of the classes, once normalised
@@ -27,15 +29,15 @@ class ByShade(nn.Module):
 
 @pytest.fixture
 def data():
-    return SimpleNamespace(name="shades", classes=("dark", "grey", "light"), channels=3, image_size=8,
-                           mean=(0.5,) * 3, std=(0.25,) * 3)
+    return Data("shades", ("dark", "grey", "light"), channels=3, image_size=8, mean=(0.5,) * 3, std=(0.25,) * 3,
+                train=None, train_plain=None, val=None, test=None)
 
 
 @pytest.mark.parametrize("shade", [0, 100, 255])
 def test_a_picture_is_prepared_like_the_training_ones_and_its_classes_are_named(tmp_path, data, capsys, shade):
     file = tmp_path / "mine.png"
     Image.new("RGB", (20, 14), (shade,) * 3).save(file)
-    testing.predict_files(ByShade(), data, [file], CPU, Precision("off", CPU))
+    testing.predict_files(TorchTrainer(ByShade(), None, CPU, Precision("off", CPU)), data, [file])
     logits = -(((shade / 255 - 0.5) / 0.25 - np.array(SHADES)) ** 2)
     probabilities = np.exp(logits) / np.exp(logits).sum()
     order = np.argsort(-probabilities)

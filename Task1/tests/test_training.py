@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import warnings
-from argparse import Namespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import main
+import program
 import run
 import run_folder
 import training
@@ -22,12 +23,14 @@ from data import Loader
 from datasets import Split
 from interrupts import Interrupted, Interrupts
 from run_folder import BEST_MODEL, HISTORY, LAST_CHECKPOINT, RESULT
-from training import Evaluation, Precision, Step, evaluate, train_epoch
+from trainer import Evaluation
+from training import Precision, TorchTrainer
 from utils import UserError
 
 CPU = torch.device("cpu")
 OFF = Precision("off", CPU)
 LR = 0.05
+evaluate = TorchTrainer.evaluate  # as it is, whatever a test puts in its place
 
 
 def loader(count: int = 23, batch_size: int = 5, training: bool = False) -> Loader:
@@ -43,16 +46,15 @@ def small_network() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
 
 
-def options(**flags: object) -> Namespace:
-    """The flags that `build_optimizer` reads, at their defaults unless given."""
-    defaults = {"optimizer": "sgd", "lr": LR, "momentum": 0.9, "nesterov": False, "weight_decay": 0.01,
-                "no_bias_decay": False}
-    return Namespace(**{**defaults, **flags})
+def trainer_of(model: nn.Module, precision: Precision = OFF, smoothing: float = 0.0, **flags) -> TorchTrainer:
+    """A trainer with plain SGD's defaults, but for the flags given."""
+    flags = {"name": "sgd", "lr": LR, "weight_decay": 0.01, "fused": not precision.scaler.is_enabled(), **flags}
+    return TorchTrainer(model, main.build_optimizer(model, **flags), CPU, precision, smoothing)
 
 
-def pass_over(step: Step, batches: Loader, epoch: int = 0, first_batch: int = 0, **keywords):
+def pass_over(trainer: TorchTrainer, batches: Loader, epoch: int = 0, first_batch: int = 0, **keywords) -> int:
     keywords = {"rate": lambda at: LR, "after_batch": lambda done: None, **keywords}
-    return train_epoch(step, batches, CPU, epoch, first_batch, **keywords)
+    return trainer.train_epoch(batches, epoch, first_batch, **keywords)
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def pass_over(step: Step, batches: Loader, epoch: int = 0, first_batch: int = 0,
 @pytest.mark.parametrize("batch_size", [1, 5, 22, 100])
 def test_a_mean_over_a_split_weighs_each_picture_once(batch_size):
     model, batches = small_network().eval(), loader(batch_size=batch_size)
-    found = evaluate(model, batches, CPU, OFF)
+    found = trainer_of(model).evaluate(batches)
     images, labels = next(loader(batch_size=100).batches())
     with torch.no_grad():
         logits = copy.deepcopy(model).double()(images.double())
@@ -77,18 +79,18 @@ def test_evaluation_leaves_weights_and_buffers_as_they_were():
     model = small_network()
     model.train()
     before = copy.deepcopy(model.state_dict())
-    evaluate(model, loader(), CPU, OFF)
+    trainer_of(model).evaluate(loader())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any(parameter.requires_grad and parameter.grad is not None for parameter in model.parameters())
 
 
 def test_training_trains_again_after_an_evaluation():
     model, batches = small_network(), loader(training=True)
-    step = Step(model, main.build_optimizer(model, options()), OFF)
+    trainer = trainer_of(model)
     means = []
     for epoch in range(3):
-        pass_over(step, batches, epoch, max_batches=2)
-        evaluate(model, loader(), CPU, OFF)
+        pass_over(trainer, batches, epoch, max_batches=2)
+        trainer.evaluate(loader())
         means.append(model[1].running_mean.clone())
     assert model[1].num_batches_tracked == 6
     assert not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
@@ -102,14 +104,16 @@ def test_a_class_without_pictures_has_no_accuracy():
 def test_an_evaluation_that_is_not_finite_says_when():
     model = small_network()
     nn.init.constant_(model[-1].bias, torch.inf)
-    with pytest.raises(UserError, match="not finite after epoch 3, step 4: .*--lr"):
-        evaluate(model, loader(), CPU, OFF, moment="after epoch 3, step 4")
+    with pytest.raises(UserError, match="not finite after epoch 3, step 4; .*--lr"):
+        trainer_of(model).evaluate(loader(), moment="after epoch 3, step 4")
 
 
 # ---- one training step -------------------------------------------------------------------------------------------
 
 
-def reference_steps(model: nn.Module, batches: list, flags: Namespace, smoothing: float) -> list[torch.Tensor]:
+def reference_steps(model: nn.Module, batches: list, smoothing: float, name: str = "sgd", lr: float = LR,
+                    weight_decay: float = 0.01, momentum: float = 0.9, nesterov: bool = False,
+                    no_bias_decay: bool = False) -> list[torch.Tensor]:
     """The parameters after one step a batch: the formulas of PyTorch's documentation, written out in float64."""
     model = copy.deepcopy(model).double().train()
     parameters = list(model.parameters())
@@ -121,56 +125,57 @@ def reference_steps(model: nn.Module, batches: list, flags: Namespace, smoothing
         gradients = torch.autograd.grad(-(target * log_probabilities).sum(1).mean(), parameters)
         with torch.no_grad():
             for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
-                decay = 0.0 if flags.no_bias_decay and p.ndim == 1 else flags.weight_decay
-                if flags.optimizer == "adamw":
-                    p.mul_(1 - flags.lr * decay)
+                decay = 0.0 if no_bias_decay and p.ndim == 1 else weight_decay
+                if name == "adamw":
+                    p.mul_(1 - lr * decay)
                 else:
                     g = g + decay * p
-                if flags.optimizer == "sgd":
-                    m.mul_(flags.momentum).add_(g)
-                    p.sub_(flags.lr * (g + flags.momentum * m if flags.nesterov else m))
+                if name == "sgd":
+                    m.mul_(momentum).add_(g)
+                    p.sub_(lr * (g + momentum * m if nesterov else m))
                 else:
                     m.mul_(0.9).add_(0.1 * g)
                     v.mul_(0.999).add_(0.001 * g * g)
-                    p.sub_(flags.lr * (m / (1 - 0.9**number)) / ((v / (1 - 0.999**number)).sqrt() + 1e-8))
+                    p.sub_(lr * (m / (1 - 0.9**number)) / ((v / (1 - 0.999**number)).sqrt() + 1e-8))
     return parameters
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("flags", [
     {"momentum": 0.0, "weight_decay": 0.0}, {}, {"nesterov": True}, {"no_bias_decay": True},
-    {"optimizer": "adam", "weight_decay": 0.5}, {"optimizer": "adamw", "weight_decay": 0.5},
-    {"optimizer": "adamw", "weight_decay": 0.5, "no_bias_decay": True},
+    {"name": "adam", "weight_decay": 0.5}, {"name": "adamw", "weight_decay": 0.5},
+    {"name": "adamw", "weight_decay": 0.5, "no_bias_decay": True},
 ], ids=str)
 def test_training_steps_are_those_of_the_formulas(flags, smoothing):
-    model, flags = small_network(), options(**flags)
+    model = small_network()
     nn.init.normal_(model[1].bias)  # else there is nothing to decay
     batches = list(loader(15).batches())
-    expected = reference_steps(model, batches, flags, smoothing)
-    step = Step(model, main.build_optimizer(model, flags), OFF, smoothing)
+    expected = reference_steps(model, batches, smoothing, **flags)
+    trainer = trainer_of(model, smoothing=smoothing, **flags)
     for images, labels in batches:
-        step(images, labels)
+        trainer.step(images, labels)
     # Adam's first steps have the length of the rate whatever the gradient: where that is only rounding, so is the step.
-    sensible = 2e-5 if flags.optimizer == "sgd" else 2e-3
+    sgd = "name" not in flags
+    sensible = 2e-5 if sgd else 2e-3
     for name, found, right in zip(dict(model.named_parameters()), model.parameters(), expected, strict=True):
-        if flags.optimizer == "sgd" or name != "0.bias":  # a bias before a batch-norm has no gradient but rounding
+        if sgd or name != "0.bias":  # a bias before a batch-norm has no gradient but rounding
             torch.testing.assert_close(found.double(), right, rtol=0, atol=sensible, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_only_matrices_and_kernels_decay_when_biases_and_norms_are_spared():
     model = small_network()
-    decayed, spared = main.build_optimizer(model, options(no_bias_decay=True)).param_groups
+    decayed, spared = trainer_of(model, no_bias_decay=True).optimizer.param_groups
     assert [id(p) for p in decayed["params"]] == [id(model[0].weight), id(model[4].weight)]
     assert [id(p) for p in spared["params"]] == [id(model[0].bias), id(model[1].weight), id(model[1].bias),
                                                 id(model[4].bias)]
     assert decayed["weight_decay"] == 0.01 and spared["weight_decay"] == 0.0
-    every, = main.build_optimizer(model, options()).param_groups
+    every, = trainer_of(model).optimizer.param_groups
     assert len(every["params"]) == 6 and every["weight_decay"] == 0.01
 
 
 def test_a_pass_sets_the_rate_of_each_batch_and_tells_of_it():
     model, batches = small_network(), loader(22, 5, training=True)
-    optimizer = main.build_optimizer(model, options())
+    trainer = trainer_of(model)
     asked, used, heard = [], [], []
 
     def rate(at: float) -> float:
@@ -178,11 +183,11 @@ def test_a_pass_sets_the_rate_of_each_batch_and_tells_of_it():
         return at / 100
 
     def after_batch(done: int) -> None:
-        used.append(optimizer.param_groups[0]["lr"])
+        used.append(trainer.optimizer.param_groups[0]["lr"])
         heard.append(done)
 
-    done = pass_over(Step(model, optimizer, OFF), batches, 7, 2, rate=rate, after_batch=after_batch)
-    assert heard == [3, 4, 5] and done.images == 12
+    skipped_steps = pass_over(trainer, batches, 7, 2, rate=rate, after_batch=after_batch)
+    assert heard == [3, 4, 5] and skipped_steps == 0
     assert asked == pytest.approx([7.4, 7.6, 7.8]) and used == pytest.approx([0.074, 0.076, 0.078])
 
 
@@ -201,10 +206,8 @@ class Diverging(nn.Module):
 @pytest.mark.parametrize("look_every", [1, 2, 3, 50])
 def test_a_loss_that_is_not_finite_is_told_with_epoch_and_step(monkeypatch, look_every):
     monkeypatch.setitem(training.STEPS_BETWEEN_LOOKS, "cpu", look_every)
-    model = Diverging(bad=3)
-    step = Step(model, main.build_optimizer(model, options()), OFF)
     with pytest.raises(UserError, match="not finite in epoch 2, step 3;.*best model.*--lr"):
-        pass_over(step, loader(training=True), epoch=1)
+        pass_over(trainer_of(Diverging(bad=3)), loader(training=True), epoch=1)
 
 
 # ---- number formats ----------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_weights():
     losses = {}
     for amp in ("off", "bfloat16"):
         model = small_network()
-        losses[amp] = Step(model, main.build_optimizer(model, options()), Precision(amp, CPU))(images, labels)
+        losses[amp] = trainer_of(model, Precision(amp, CPU)).step(images, labels)
         assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
     assert losses["bfloat16"].dtype == torch.float32 and losses["bfloat16"] != losses["off"]
     assert losses["bfloat16"].item() == pytest.approx(losses["off"].item(), rel=0.02)
@@ -250,10 +253,31 @@ def test_steps_that_the_scaler_skips_are_counted():
     model = small_network()
     nn.init.normal_(model[-1].weight, std=10)  # makes the gradients of the layers before it large
     weights = [model[0].weight.detach().clone()]
-    done = pass_over(Step(model, main.build_optimizer(model, options()), Overflowing("float16", CPU)), loader(60),
-                     rate=lambda at: 1e-6, after_batch=lambda batch: weights.append(model[0].weight.detach().clone()))
+    skipped_steps = pass_over(
+        trainer_of(model, Overflowing("float16", CPU)), loader(60), rate=lambda at: 1e-6,
+        after_batch=lambda done: weights.append(model[0].weight.detach().clone()))
     stayed = sum(torch.equal(a, b) for a, b in zip(weights, weights[1:], strict=False))
-    assert done.skipped_steps == stayed and 1 <= stayed < 12
+    assert skipped_steps == stayed and 1 <= stayed < 12
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_first_step_that_is_skipped_leaves_no_trace(name):
+    """The optimizer's state begins with the first step that is taken."""
+    precision = Precision("off", CPU)
+    precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-120)
+    models = [small_network(), small_network()]
+    for model in models:
+        nn.init.normal_(model[-1].weight, std=10, generator=torch.Generator().manual_seed(2))
+    skipping, plain = trainer_of(models[0], precision, name=name), trainer_of(models[1], name=name, fused=False)
+    first, *others = loader().batches()
+    before = models[0][0].weight.detach().clone()
+    skipping.step(*first)
+    assert torch.equal(models[0][0].weight, before)
+    for batch in others:
+        skipping.step(*batch)
+        plain.step(*batch)
+    for ours, right in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(ours, right)
 
 
 # ---- whole runs, in this process ---------------------------------------------------------------------------------
@@ -292,8 +316,8 @@ def history(path) -> list[dict]:
 def test_the_test_split_is_read_once_and_at_the_end(train, monkeypatch):
     views, read_views = {}, []
 
-    def load_data(flags, original=main.load_data):
-        data = original(flags)
+    def load_data(*arguments, original=program.load_data, **keywords):
+        data = original(*arguments, **keywords)
         views.update({id(getattr(data, name)): name for name in ("train", "train_plain", "val", "test")})
         return data
 
@@ -301,7 +325,7 @@ def test_the_test_split_is_read_once_and_at_the_end(train, monkeypatch):
         read_views.append(views[id(self)])
         return original(self, *arguments, **keywords)
 
-    monkeypatch.setattr(main, "load_data", load_data)
+    monkeypatch.setattr(program, "load_data", load_data)
     monkeypatch.setattr(Loader, "batches", batches)
     status, path = train(*SMALL, "--epochs", 2)
     assert status == 0 and read(path, RESULT)["finished"] is True
@@ -312,12 +336,12 @@ def script_validation(monkeypatch, accuracies: list[float]) -> list[dict]:
     """Let the validation say these accuracies; returns the weights that each evaluation of any split saw."""
     seen, left = [], list(accuracies)
 
-    def scripted(model, split, *arguments, original=training.evaluate, **keywords):
-        found = original(model, split, *arguments, **keywords)
-        seen.append(copy.deepcopy(model.state_dict()))
+    def scripted(self, split, **keywords):
+        found = evaluate(self, split, **keywords)
+        seen.append(copy.deepcopy(self.weights()))
         return dataclasses.replace(found, accuracy=left.pop(0)) if len(split.indices) == 2 else found
 
-    monkeypatch.setattr(run, "evaluate", scripted)
+    monkeypatch.setattr(TorchTrainer, "evaluate", scripted)
     return seen
 
 
@@ -381,8 +405,30 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(train, monkeypatch, 
     for name in (BEST_MODEL, LAST_CHECKPOINT):
         first, second = (torch.load(p / name, weights_only=True) for p in (path, whole))
         assert equal(first.get("model", first), second.get("model", second))
-    speed = read(path, RESULT)["images_per_second"]
-    assert speed > 0
+    assert all(row["images_per_second"] > 0 for row in read(path, HISTORY))
+
+
+def test_the_time_before_an_interruption_counts(train, monkeypatch):
+    """By a clock on which each batch takes a second, whether it is trained on or evaluated."""
+    now = [0.0]
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def batches(self, *arguments, original=Loader.batches, **keywords):
+        for batch in original(self, *arguments, **keywords):
+            now[0] += 1.0
+            yield batch
+
+    monkeypatch.setattr(Loader, "batches", batches)
+    for stop in (4, 8):  # in the training pass, and in the evaluation of the plain training pictures
+        with monkeypatch.context() as patch:
+            stop_at_check(patch, stop)
+            assert train(*SMALL, "--epochs", 2, folder=str(stop))[0] == 130
+        now[0] += 1000.0  # what passes before it is resumed
+        status, path = train("--resume", folder=str(stop))
+        first, second = read(path, HISTORY)
+        assert status == 0 and first["images_per_second"] == second["images_per_second"] == round(22 / 6, 1)
+        repeated = 2 if stop == 8 else 0  # an evaluation begins anew
+        assert first["seconds"] == 6 + 3 + 1 + repeated and second["seconds"] == 6 + 3 + 1
 
 
 def test_skipped_steps_are_told_in_a_line_and_without_a_warning(train, monkeypatch, capsys):
