@@ -24,8 +24,13 @@ SHARED = (
     (
         "Task1",
         (
+            "program.py",
             "options.py",
+            "run.py",
             "run_folder.py",
+            "trainer.py",
+            "checkpoints.py",
+            "testing.py",
             "interrupts.py",
             "data.py",
             "datasets.py",
@@ -37,12 +42,13 @@ SHARED = (
             "plots.py",
             "tracking.py",
             "schedules.py",
+            "utils.py",
         ),
-        ("Task2", "Bonus"),
+        ("Task2", "Task3", "Bonus"),
     ),
-    ("Task1", ("utils.py",), ("Task2", "Task3", "Bonus")),
+    ("Task1", ("tests/kill_loop.py",), ("Task3",)),
     ("Task1", ("models.py", "training.py"), ("Task2",)),
-    ("Task3", ("mytorch/", "src/", "setup.py", "extension.py"), ("Bonus",)),
+    ("Task3", ("mytorch/", "src/", "setup.py", "extension.py", "training.py"), ("Bonus",)),
 )
 
 # What Python, a compiler, an editor or the desktop leaves in a directory: neither copied nor deleted.

@@ -1,0 +1,115 @@
+"""Random crops, flips and TrivialAugment on a whole uint8 batch, and its normalisation to float32.
+
+Random numbers are drawn apart from their use: `draw` makes the parameters of a whole epoch at once, `apply` uses any
+slice of them. What happens to the picture at a position is thus the same for every batch size and number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+
+from trivial_augment import MAX_LEVEL, Operation, trivial_augment
+
+PADDING = 4
+KINDS = ("standard", "trivial", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """What to do to each of N pictures; `parameters[start:stop]` or `parameters[indices]` selects some of them."""
+
+    kind: str
+    offset: np.ndarray
+    """(N, 2): top and left corner of the crop in the padded picture, 0 to 8; 4 leaves the picture where it is."""
+    flip: np.ndarray
+    """(N,) bool: mirror left and right."""
+    operation: np.ndarray
+    """(N,): a `trivial_augment.Operation`."""
+    level: np.ndarray
+    """(N,): its magnitude with its sign, -30 to 30."""
+
+    def __len__(self) -> int:
+        return len(self.flip)
+
+    def __getitem__(self, index: slice | np.ndarray) -> Parameters:
+        return Parameters(self.kind, self.offset[index], self.flip[index], self.operation[index], self.level[index])
+
+
+def draw(kind: str, count: int, rng: np.random.Generator, flip: bool = True) -> Parameters:
+    """Draw the parameters of `count` pictures.
+
+    Kinds: "none" changes nothing; "standard" adds a black border of 4 pixels, crops at random to the old size and flips
+    with probability 1/2; "trivial" does the same and then applies TrivialAugment, in the order of its paper's CIFAR
+    experiments (which end with a cutout that is left out here). `flip=False` is for pictures whose mirror image is
+    another thing, such as digits.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"augmentation must be one of {', '.join(KINDS)}, not {kind!r}")
+    offset = np.full((count, 2), PADDING)
+    flipped = np.zeros(count, dtype=bool)
+    operation = np.full(count, Operation.IDENTITY)
+    level = np.zeros(count, dtype=np.int64)
+    if kind != "none":
+        offset = rng.integers(2 * PADDING, size=(count, 2), endpoint=True)
+        if flip:
+            flipped = rng.integers(2, size=count).astype(bool)
+    if kind == "trivial":
+        operation = rng.integers(len(Operation), size=count)
+        level = rng.integers(MAX_LEVEL, size=count, endpoint=True) * rng.choice([-1, 1], size=count)
+    return Parameters(kind, offset, flipped, operation, level)
+
+
+def apply(batch: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+    """Return the augmented batch, a new tensor; for kind "none" it is `batch` itself.
+
+    `batch` is (B, C, H, W) uint8 on the CPU with C = 1 or 3, and `parameters` holds B entries.
+    """
+    if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[1] not in (1, 3):
+        raise ValueError(f"need a uint8 batch (B, 1 or 3, H, W), not {batch.dtype} {tuple(batch.shape)}")
+    if len(batch) != len(parameters):
+        raise ValueError(f"{len(batch)} pictures but parameters of {len(parameters)}")
+    if parameters.kind == "none":
+        return batch
+    batch = _crop_and_flip(batch, parameters)
+    if parameters.kind == "trivial":
+        batch = trivial_augment(batch, parameters.operation, parameters.level)
+    return batch
+
+
+def _crop_and_flip(batch: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+    """Copy from each picture the part that its crop shows onto black, so that no padded batch is ever made.
+
+    A loop beats torch's and NumPy's batched indexing here: it copies whole rows instead of single pixels.
+    """
+    rows, columns = _visible_parts(batch.shape[2]), _visible_parts(batch.shape[3])
+    result = np.zeros(batch.shape, dtype=np.uint8)
+    for picture, cropped, (top, left), flip in zip(
+        batch.numpy(), result, parameters.offset.tolist(), parameters.flip.tolist(), strict=True
+    ):
+        (from_rows, to_rows), (from_columns, to_columns) = rows[top], columns[left]
+        if flip:
+            cropped = cropped[:, :, ::-1]  # a view: what is written to it comes out mirrored
+        cropped[:, to_rows, to_columns] = picture[:, from_rows, from_columns]
+    return torch.from_numpy(result)
+
+
+@cache
+def _visible_parts(size: int) -> list[tuple[slice, slice]]:
+    """For each crop offset 0 to 8 along an axis: which slice of the picture stays, and where it lies in the crop."""
+    shifts = range(-PADDING, PADDING + 1)
+    return [(slice(max(s, 0), size + min(s, 0)), slice(max(-s, 0), size - max(s, 0))) for s in shifts]
+
+
+def normalise(batch: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Return (batch / 255 - mean) / std as float32 (B, C, H, W).
+
+    `batch` is uint8 (B, C, H, W); `mean` and `std` hold C values on the scale of 0 to 1.
+    """
+    offset = torch.tensor([255 * value for value in mean], device=batch.device)
+    scale = torch.tensor([1 / (255 * value) for value in std], device=batch.device)
+    return batch.float().sub_(offset.view(-1, 1, 1)).mul_(scale.view(-1, 1, 1))
