@@ -41,6 +41,17 @@ Window conv_window(const char* function, const Tensor& x, const Tensor& weight, 
 
 Shape out_shape(const Window& w) { return {w.batch, w.out_channels, w.out_height, w.out_width}; }
 
+// Where a convolution's result lies: batch-last if its channels are too few to fill the vectors of a processor, and the
+// pictures are not.
+Layout layout_for(const Window& w) {
+  constexpr Index kFewChannels = 16, kManyPictures = 16;
+  const bool narrow = w.channels <= kFewChannels && w.out_channels <= kFewChannels && w.batch >= kManyPictures;
+  return narrow ? Layout::BatchLast : Layout::ChannelsLast;
+}
+
+// What a wide convolution takes: row-major or channels-last.
+Tensor readable(const Tensor& x) { return x.layout() == Layout::BatchLast ? x.in_layout(Layout::ChannelsLast) : x; }
+
 void check_bias(const char* function, const Tensor& x, const std::optional<Tensor>& bias, Index count) {
   if (bias) {
     require_same_device(function, {&x, &*bias});
@@ -89,9 +100,15 @@ Gradients linear_backward(const Tensor& x, const Tensor& weight, bool has_bias, 
 Tensor conv_forward(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Sliding sliding) {
   const Window w = conv_window("conv2d", x, weight, sliding);
   check_bias("conv2d", x, bias, w.out_channels);
-  Tensor y(out_shape(w), x.device(), Layout::ChannelsLast);
-  operators_of(x.device()).conv_forward(w, x.data(), x.strides(), weight.in_layout(Layout::RowMajor).data(),
-                                        data_of(bias), y.data());
+  const Operators& table = operators_of(x.device());
+  const Tensor weights = weight.in_layout(Layout::RowMajor);
+  Tensor y(out_shape(w), x.device(), layout_for(w));
+  if (y.layout() == Layout::BatchLast) {
+    table.narrow_conv_forward(w, x.in_layout(Layout::BatchLast).data(), weights.data(), data_of(bias), y.data());
+  } else {
+    const Tensor pictures = readable(x);
+    table.conv_forward(w, pictures.data(), pictures.strides(), weights.data(), data_of(bias), y.data());
+  }
   return y;
 }
 
@@ -100,13 +117,21 @@ Gradients conv_backward(const Tensor& x, const Tensor& weight, bool has_bias, co
   const Window w = conv_window("conv2d_backward", x, weight, sliding);
   require_same_device("conv2d_backward", {&x, &out_grad});
   require_shape("conv2d_backward", "out_grad", out_grad, out_shape(w));
+  const Operators& table = operators_of(x.device());
+  const Layout layout = layout_for(w);
   std::optional<Tensor> x_grad, bias_grad;
-  if (need_x) x_grad.emplace(x.shape(), x.device(), Layout::ChannelsLast);
+  if (need_x) x_grad.emplace(x.shape(), x.device(), layout);
   if (has_bias) bias_grad.emplace(Shape{w.out_channels}, x.device());
   Tensor weight_grad(weight.shape(), x.device());
-  operators_of(x.device()).conv_backward(w, x.data(), x.strides(), weight.in_layout(Layout::RowMajor).data(),
-                                         out_grad.in_layout(Layout::ChannelsLast).data(), data_of(x_grad),
-                                         weight_grad.data(), data_of(bias_grad));
+  const Tensor weights = weight.in_layout(Layout::RowMajor), gradient = out_grad.in_layout(layout);
+  if (layout == Layout::BatchLast) {
+    table.narrow_conv_backward(w, x.in_layout(layout).data(), weights.data(), gradient.data(), data_of(x_grad),
+                               weight_grad.data(), data_of(bias_grad));
+  } else {
+    const Tensor pictures = readable(x);
+    table.conv_backward(w, pictures.data(), pictures.strides(), weights.data(), gradient.data(), data_of(x_grad),
+                        weight_grad.data(), data_of(bias_grad));
+  }
   return {x_grad, weight_grad, bias_grad};
 }
 
@@ -121,14 +146,29 @@ Window pool_window(const Tensor& x, Index kernel_h, Index kernel_w, Sliding s) {
   return w;
 }
 
+Layout pool_layout(const Tensor& x) {
+  return x.layout() == Layout::BatchLast ? Layout::BatchLast : Layout::ChannelsLast;
+}
+
+// The window with which a table's function, made for channels-last pictures, takes those of this layout: batch-last ones
+// lie like channels-last pictures whose batch are the channels.
+Window as_channels_last(Window w, Layout layout) {
+  if (layout == Layout::BatchLast) {
+    std::swap(w.batch, w.channels);
+    w.out_channels = w.channels;
+  }
+  return w;
+}
+
 }  // namespace
 
 Tensor pool_forward(Pooling kind, const Tensor& x, Index kernel_h, Index kernel_w, Sliding sliding) {
   const Window w = pool_window(x, kernel_h, kernel_w, sliding);
   const Operators& table = operators_of(x.device());
-  Tensor y(out_shape(w), x.device(), Layout::ChannelsLast);
-  (kind == Pooling::Max ? table.max_pool_forward : table.average_pool_forward)(
-      w, x.in_layout(Layout::ChannelsLast).data(), y.data());
+  const Layout layout = pool_layout(x);
+  Tensor y(out_shape(w), x.device(), layout);
+  (kind == Pooling::Max ? table.max_pool_forward : table.average_pool_forward)(as_channels_last(w, layout),
+                                                                               x.in_layout(layout).data(), y.data());
   return y;
 }
 
@@ -138,12 +178,13 @@ Tensor pool_backward(Pooling kind, const Tensor& x, const Tensor& out_grad, Inde
   require_same_device("pooling_backward", {&x, &out_grad});
   require_shape("pooling_backward", "out_grad", out_grad, out_shape(w));
   const Operators& table = operators_of(x.device());
-  const Tensor gradient = out_grad.in_layout(Layout::ChannelsLast);
-  Tensor x_grad(x.shape(), x.device(), Layout::ChannelsLast);
+  const Layout layout = pool_layout(x);
+  const Tensor gradient = out_grad.in_layout(layout);
+  Tensor x_grad(x.shape(), x.device(), layout);
   if (kind == Pooling::Max) {
-    table.max_pool_backward(w, x.in_layout(Layout::ChannelsLast).data(), gradient.data(), x_grad.data());
+    table.max_pool_backward(as_channels_last(w, layout), x.in_layout(layout).data(), gradient.data(), x_grad.data());
   } else {
-    table.average_pool_backward(w, gradient.data(), x_grad.data());
+    table.average_pool_backward(as_channels_last(w, layout), gradient.data(), x_grad.data());
   }
   return x_grad;
 }

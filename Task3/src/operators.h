@@ -1,7 +1,7 @@
 // What a back end can do: one table of functions that take sizes and raw memory and know nothing of tensors.
 //
-// Pictures lie channels-last here, (N, H, W, C) in memory, whatever order of axes Python sees; weights of convolutions
-// lie as PyTorch has them, (K, C, KH, KW). Every result is summed in a fixed order, so it does not depend on the number
+// Pictures lie channels-last here, (N, H, W, C) in memory, or batch-last, (C, H, W, N), whatever order of axes Python
+// sees; weights of convolutions lie as PyTorch has them, (K, C, KH, KW). Every result is summed in a fixed order, so it does not depend on the number
 // of threads.
 #pragma once
 
@@ -71,6 +71,11 @@ struct Operators {
                        float* y);
   void (*conv_backward)(const Window&, const float* x, Axes x_strides, const float* weight, const float* y_grad,
                         float* x_grad, float* weight_grad, float* bias_grad);
+  // The same for few channels, on pictures that lie batch-last, x, y and their gradients.
+  void (*narrow_conv_forward)(const Window&, const float* x, const float* weight, const float* bias, float* y);
+  void (*narrow_conv_backward)(const Window&, const float* x, const float* weight, const float* y_grad, float* x_grad,
+                               float* weight_grad, float* bias_grad);
+  // Pooling takes channels-last pictures; of batch-last ones batch and channels are exchanged.
   void (*max_pool_forward)(const Window&, const float* x, float* y);
   void (*max_pool_backward)(const Window&, const float* x, const float* y_grad, float* x_grad);
   void (*average_pool_forward)(const Window&, const float* x, float* y);

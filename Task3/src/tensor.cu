@@ -68,22 +68,40 @@ Axes Tensor::sizes() const {
   return sizes;
 }
 
+namespace {
+
+// The axes from the outermost to the innermost in memory.
+Axes order_of(Layout layout) {
+  switch (layout) {
+    case Layout::ChannelsLast: return {{0, 2, 3, 1}};
+    case Layout::BatchLast: return {{1, 2, 3, 0}};
+    default: return {{0, 1, 2, 3}};
+  }
+}
+
+// The values of the axes in the order in which they lie in memory.
+Axes in_order(const Axes& values, const Axes& order) {
+  return {{values[int(order[0])], values[int(order[1])], values[int(order[2])], values[int(order[3])]}};
+}
+
+}  // namespace
+
 Axes Tensor::strides() const {
-  const Axes s = sizes();
-  if (layout_ == Layout::ChannelsLast) return {{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]}};
-  return {{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}};
+  const Axes s = sizes(), order = order_of(layout_);
+  Axes strides{};
+  Index stride = 1;
+  for (int place = 3; place >= 0; --place) {
+    strides[int(order[place])] = stride;
+    stride *= s[int(order[place])];
+  }
+  return strides;
 }
 
 Tensor Tensor::in_layout(Layout layout) const {
   if (layout == layout_) return *this;
   Tensor result(shape_, device(), layout);
-  const Axes from = strides(), s = sizes();
-  if (layout == Layout::RowMajor) {
-    operators_of(device()).copy(data(), from, result.data(), s);
-  } else {
-    operators_of(device()).copy(data(), {{from[0], from[2], from[3], from[1]}}, result.data(),
-                                {{s[0], s[2], s[3], s[1]}});
-  }
+  const Axes order = order_of(layout);
+  operators_of(device()).copy(data(), in_order(strides(), order), result.data(), in_order(sizes(), order));
   return result;
 }
 

@@ -172,14 +172,18 @@ def compare_conv(n, channels, size, kernels, kernel, stride, padding, bias=True)
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("kernel", [1, 2, 5, 7])
 def test_convolution_with_strides_that_do_not_divide_the_picture(kernel, stride, padding):
-    for size in ((15, 16), (16, 17), (17, 15)):
-        compare_conv(2, 2, size, 3, (kernel, kernel), stride, padding)
+    for n in (2, 17):  # vectors along the channels, and across the batch
+        for size in ((15, 16), (16, 17), (17, 15)):
+            compare_conv(n, 2, size, 3, (kernel, kernel), stride, padding)
 
 
 @pytest.mark.parametrize("arguments", [
     (1, 1, (1, 1), 1, (1, 1), 1, 0), (2, 3, (8, 8), 4, (3, 3), 1, 1), (2, 3, (5, 9), 2, (2, 3), (2, 1), (1, 0)),
     (1, 2, (5, 5), 2, (2, 2), 3, 0), (3, 1, (4, 4), 1, (4, 4), 1, 0), (1, 2, (3, 3), 2, (5, 4), 2, (1, 2)),
-    (2, 17, (6, 6), 19, (3, 3), 1, 1), (1, 3, (16, 16), 2, (7, 7), 3, 2), (2, 3, (12, 12), 6, (5, 5), 1, 0)])
+    (2, 17, (6, 6), 19, (3, 3), 1, 1), (1, 3, (16, 16), 2, (7, 7), 3, 2), (2, 3, (12, 12), 6, (5, 5), 1, 0),
+    (16, 1, (1, 1), 1, (1, 1), 1, 0), (16, 3, (12, 12), 6, (5, 5), 1, 0), (33, 6, (7, 7), 16, (5, 5), 1, 0),
+    (17, 2, (5, 9), 13, (2, 3), (2, 1), (1, 0)), (20, 16, (3, 3), 7, (5, 4), 2, (1, 2)),
+    (16, 2, (14, 14), 8, (11, 11), 1, 5), (16, 17, (5, 5), 3, (3, 3), 1, 1)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_convolution_of_awkward_shapes(arguments, bias):
     compare_conv(*arguments, bias=bias)
@@ -191,7 +195,40 @@ def test_convolution_of_random_shapes(data):
         return data.draw(st.integers(low, high))
     kernel, stride, padding = (draw(1, 5), draw(1, 5)), (draw(1, 4), draw(1, 4)), (draw(0, 3), draw(0, 3))
     size = tuple(draw(max(1, k - 2 * p), 12) for k, p in zip(kernel, padding, strict=True))
-    compare_conv(draw(1, 3), draw(1, 5), size, draw(1, 5), kernel, stride, padding, data.draw(st.booleans()))
+    n = data.draw(st.sampled_from([1, 2, 3, 16, 21]))
+    compare_conv(n, draw(1, 5), size, draw(1, 8), kernel, stride, padding, data.draw(st.booleans()))
+
+
+# What may come after a convolution, y (n, 3, 4, 4): in whatever order of memory it lies, it is the same tensor.
+AFTER_CONVOLUTION = {
+    "max-pooling": lambda m, y: m.max_pool2d(y, 3, 2, 1),
+    "average pooling": lambda m, y: m.avg_pool2d(y, (2, 3), 1),
+    "relu": lambda m, y: m.relu(y),
+    "batch-norm": lambda m, y: m.batch_norm(y, *(like(m, [0.5, 1.0, 2.0]) for _ in range(4))),
+    "flatten": lambda m, y: m.flatten(y, 1) * like(m, np.arange(48.0)),
+    "transpose": lambda m, y: m.transpose(y, 1, 3) * like(m, np.arange(3.0)),
+    "sum of channels": lambda m, y: m.sum(y, 1) * like(m, np.arange(4.0)),
+    "sum of pictures": lambda m, y: m.sum(y, 0) * like(m, np.arange(4.0)),
+    "bias": lambda m, y: y + like(m, np.arange(3.0).reshape(1, 3, 1, 1)),
+    "weights that lie otherwise": lambda m, y: y * like(m, np.arange(48.0).reshape(1, 3, 4, 4)),
+    "product with what lies otherwise": lambda m, y: y * m.broadcast_to(like(m, np.arange(4.0)), y.shape),
+    "softmax": lambda m, y: m.softmax(y, 1),
+    "matmul": lambda m, y: m.matmul(y, y),
+    "wide convolution": lambda m, y: m.conv2d(y, like(m, normal(20, 3, 3, 3)), None, 1, 1),
+}
+
+
+def like(m, values):
+    """A constant in mytorch or, in float64, in PyTorch."""
+    values = np.asarray(values, np.float32)
+    return mytorch.Tensor(values, requires_grad=False) if m is mytorch else torch.from_numpy(values).double()
+
+
+@pytest.mark.parametrize("n", [2, 19])
+@pytest.mark.parametrize("after", AFTER_CONVOLUTION)
+def test_what_follows_a_convolution_does_not_see_how_it_lies(after, n):
+    compare(lambda m, x, w: AFTER_CONVOLUTION[after](m, m.conv2d(x, w, None, 1, 0)),
+            normal(n, 2, 6, 6), normal(3, 2, 3, 3, seed=1), tolerance=5e-5, twice=False)
 
 
 POOLS = [(2, None, 0), (3, 1, 1), (3, 2, 1), (2, 3, 0), ((2, 3), (1, 2), (1, 0)), (4, None, 0), (1, 1, 0), (5, 2, 2)]

@@ -99,11 +99,54 @@ void binary(Binary operation, const float* a, Axes as, const float* b, Axes bs, 
   }
 }
 
+// Joins axes that lie evenly one after the other, so that they are walked as one; those that are left come last.
+inline void join_axes(Axes& sizes, Axes& strides) {
+  Axes joined = {{1, 1, 1, 1}}, joined_strides = {{0, 0, 0, 0}};
+  int place = 4;
+  for (int axis = 3; axis >= 0; --axis) {
+    if (sizes[axis] == 1) continue;
+    if (place < 4 && strides[axis] == joined_strides[place] * joined[place]) {
+      joined[place] *= sizes[axis];
+    } else {
+      --place;
+      joined[place] = sizes[axis];
+      joined_strides[place] = strides[axis];
+    }
+  }
+  sizes = joined;
+  strides = joined_strides;
+}
+
+// A copy in which another axis than the last lies together in `x`: square tiles, which stay in the first-level cache.
+inline void transpose_tiles(const float* x, Axes strides, float* out, Axes sizes, int together) {
+  constexpr Index kTile = 16;
+  const Axes out_strides = {{sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1}};
+  const int others[2] = {together == 0 ? 1 : 0, together == 2 ? 1 : 2};
+  const Index tiles = ceil_div(sizes[together], kTile), inner = sizes[others[1]];
+#pragma omp parallel for schedule(static) if (sizes[0] * out_strides[0] > kParallelWork)
+  for (Index task = 0; task < sizes[others[0]] * inner * tiles; ++task) {
+    const Index first = task % tiles * kTile, last = min_of(first + kTile, sizes[together]);
+    const Index a = task / tiles / inner, b = task / tiles % inner;
+    const float* from = x + a * strides[others[0]] + b * strides[others[1]];
+    float* to = out + a * out_strides[others[0]] + b * out_strides[others[1]];
+    for (Index left = 0; left < sizes[3]; left += kTile) {
+      const Index right = min_of(left + kTile, sizes[3]);
+      for (Index i = first; i < last; ++i) {
+        for (Index j = left; j < right; ++j) to[i * out_strides[together] + j] = from[i + j * strides[3]];
+      }
+    }
+  }
+}
+
 void copy(const float* x, Axes strides, float* out, Axes sizes) {
+  join_axes(sizes, strides);
   const Index outer = sizes[0] * sizes[1] * sizes[2];
   if (dense(strides, sizes)) {
     std::memcpy(out, x, outer * sizes[3] * sizeof(float));
     return;
+  }
+  for (int axis = 2; axis >= 0 && strides[3] != 1; --axis) {
+    if (sizes[axis] > 1 && strides[axis] == 1) return transpose_tiles(x, strides, out, sizes, axis);
   }
 #pragma omp parallel for schedule(static) if (outer * sizes[3] > kParallelWork)
   for (Index i = 0; i < outer; ++i) {

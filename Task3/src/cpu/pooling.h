@@ -21,22 +21,6 @@ typedef std::int32_t Places __attribute__((vector_size(kLanes * sizeof(std::int3
 // Takes the larger value, NaN before all; the first of equal ones stays, as in PyTorch.
 inline Places beats(Vector value, Vector best) { return (value > best) | ((value != value) & (best == best)); }
 
-// Loads `lanes` values, and zeros for the rest of the vector.
-inline Vector load_part(const float* from, Index lanes) {
-  if (lanes == kLanes) return load(from);
-  Vector value = {};
-  std::memcpy(&value, from, lanes * sizeof(float));
-  return value;
-}
-
-inline void store_part(float* to, Vector value, Index lanes) {
-  if (lanes == kLanes) {
-    store(to, value);
-  } else {
-    std::memcpy(to, &value, lanes * sizeof(float));
-  }
-}
-
 void max_pool_forward(const Window& w, const float* x, float* y) {
   const Index channels = w.channels, out_pixels = w.out_height * w.out_width;
 #pragma omp parallel for schedule(static) if (w.out_pixels() * w.taps() * channels > kParallelWork)

@@ -12,6 +12,8 @@ Index at(const Axes& strides, Index n, Index c, Index y, Index x) {
   return n * strides[0] + c * strides[1] + y * strides[2] + x * strides[3];
 }
 
+Axes batch_last(Index batch, Index height, Index width) { return {{1, height * width * batch, width * batch, batch}}; }
+
 Axes channels_last(Index channels, Index height, Index width) {
   return {{height * width * channels, 1, width * channels, channels}};
 }
@@ -62,9 +64,12 @@ void linear_backward(const float* x, const float* weight, const float* y_grad, f
 }
 
 // y[n, k, oy, ox] = bias[k] + sum over c, ky, kx of x[n, c, oy * stride + ky - pad, ...] weight[k, c, ky, kx]
-void conv_forward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y) {
-  for (Index i = 0; i < w.out_pixels() * w.out_channels; ++i) y[i] = bias ? bias[i % w.out_channels] : 0;
-  const Axes y_strides = channels_last(w.out_channels, w.out_height, w.out_width);
+void convolve(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y,
+              Axes y_strides) {
+  for (Index n = 0; n < w.batch; ++n)
+    for (Index k = 0; k < w.out_channels; ++k)
+      for (Index oy = 0; oy < w.out_height; ++oy)
+        for (Index ox = 0; ox < w.out_width; ++ox) y[at(y_strides, n, k, oy, ox)] = bias ? bias[k] : 0;
   const Axes weight_strides = {{w.channels * w.taps(), w.taps(), w.kernel_w, 1}};
   visit(w, [&](Index n, Index oy, Index ox, Index iy, Index ix, Index ky, Index kx) {
     for (Index k = 0; k < w.out_channels; ++k)
@@ -73,16 +78,16 @@ void conv_forward(const Window& w, const float* x, Axes x_strides, const float* 
   });
 }
 
-void conv_backward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* y_grad,
-                   float* x_grad, float* weight_grad, float* bias_grad) {
-  const Axes y_strides = channels_last(w.out_channels, w.out_height, w.out_width);
-  const Axes grad_strides = channels_last(w.channels, w.height, w.width);
+void convolve_back(const Window& w, const float* x, Axes x_strides, const float* weight, const float* y_grad,
+                   Axes y_strides, float* x_grad, Axes grad_strides, float* weight_grad, float* bias_grad) {
   const Axes weight_strides = {{w.channels * w.taps(), w.taps(), w.kernel_w, 1}};
   for (Index i = 0; x_grad && i < w.pixels() * w.channels; ++i) x_grad[i] = 0;
   for (Index i = 0; weight_grad && i < w.out_channels * w.channels * w.taps(); ++i) weight_grad[i] = 0;
   for (Index k = 0; bias_grad && k < w.out_channels; ++k) {
     double sum = 0;
-    for (Index pixel = 0; pixel < w.out_pixels(); ++pixel) sum += y_grad[pixel * w.out_channels + k];
+    for (Index n = 0; n < w.batch; ++n)
+      for (Index oy = 0; oy < w.out_height; ++oy)
+        for (Index ox = 0; ox < w.out_width; ++ox) sum += y_grad[at(y_strides, n, k, oy, ox)];
     bias_grad[k] = float(sum);
   }
   visit(w, [&](Index n, Index oy, Index ox, Index iy, Index ix, Index ky, Index kx) {
@@ -95,6 +100,28 @@ void conv_backward(const Window& w, const float* x, Axes x_strides, const float*
       }
     }
   });
+}
+
+void conv_forward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y) {
+  convolve(w, x, x_strides, weight, bias, y, channels_last(w.out_channels, w.out_height, w.out_width));
+}
+
+void conv_backward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* y_grad,
+                   float* x_grad, float* weight_grad, float* bias_grad) {
+  convolve_back(w, x, x_strides, weight, y_grad, channels_last(w.out_channels, w.out_height, w.out_width), x_grad,
+                channels_last(w.channels, w.height, w.width), weight_grad, bias_grad);
+}
+
+void narrow_conv_forward(const Window& w, const float* x, const float* weight, const float* bias, float* y) {
+  convolve(w, x, batch_last(w.batch, w.height, w.width), weight, bias, y,
+           batch_last(w.batch, w.out_height, w.out_width));
+}
+
+void narrow_conv_backward(const Window& w, const float* x, const float* weight, const float* y_grad, float* x_grad,
+                          float* weight_grad, float* bias_grad) {
+  const Axes strides = batch_last(w.batch, w.height, w.width);
+  convolve_back(w, x, strides, weight, y_grad, batch_last(w.batch, w.out_height, w.out_width), x_grad, strides,
+                weight_grad, bias_grad);
 }
 
 void batch_norm_statistics(const float* x, Index rows, Index channels, float* mean, float* variance) {
@@ -122,6 +149,8 @@ const Operators operators_reference = [] {
   table.linear_backward = linear_backward;
   table.conv_forward = conv_forward;
   table.conv_backward = conv_backward;
+  table.narrow_conv_forward = narrow_conv_forward;
+  table.narrow_conv_backward = narrow_conv_backward;
   table.batch_norm_statistics = batch_norm_statistics;
   return table;
 }();

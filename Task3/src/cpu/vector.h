@@ -33,6 +33,28 @@ typedef float UnalignedVector __attribute__((vector_size(kLanes * sizeof(float))
 inline Vector load(const float* from) { return *reinterpret_cast<const UnalignedVector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<UnalignedVector*>(to) = value; }
 
+// Loads `lanes` values, and zeros for the rest of the vector.
+inline Vector load_part(const float* from, Index lanes) {
+  if (lanes == kLanes) return load(from);
+  Vector value = {};
+  std::memcpy(&value, from, lanes * sizeof(float));
+  return value;
+}
+
+inline void store_part(float* to, Vector value, Index lanes) {
+  if (lanes == kLanes) {
+    store(to, value);
+  } else {
+    std::memcpy(to, &value, lanes * sizeof(float));
+  }
+}
+
+inline float sum_of_lanes(Vector value) {
+  float sum = 0;
+  for (int lane = 0; lane < kLanes; ++lane) sum += value[lane];
+  return sum;
+}
+
 inline Index min_of(Index a, Index b) { return a < b ? a : b; }
 inline Index max_of(Index a, Index b) { return a > b ? a : b; }
 inline Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
