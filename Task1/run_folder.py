@@ -85,7 +85,9 @@ def find(named: Path | None, default: Path) -> Path:
     if len(candidates) > 1:
         raise UserError(f"there are several runs: {', '.join(map(str, candidates))}; name one with --output-dir")
     if not candidates:
-        raise UserError(f"there is nothing to resume: {(named or default).absolute() / LAST_CHECKPOINT} is not there; "
+        folder = (named or default).absolute()
+        weights = f" (of {BEST_MODEL} alone, --evaluate can be asked)" if (folder / BEST_MODEL).exists() else ""
+        raise UserError(f"there is nothing to resume: {folder / LAST_CHECKPOINT} is not there{weights}; "
                         "leave --resume away for a first run, or name the run's folder with --output-dir")
     return candidates[0]
 

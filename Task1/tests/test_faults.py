@@ -213,14 +213,18 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(start, whole, tmp_path, 
 def test_a_signal_to_the_workers_is_left_to_the_main_process(start, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "LARGEST_IN_MEMORY", 4)  # the pictures of 8 pixels are streamed
 
+    hit = set()
+
     def check(self, original=run.Interrupts.check):
         for worker in multiprocessing.active_children():
+            hit.add(worker.pid)
             for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal and a cluster do, to all of a group
                 os.kill(worker.pid, number)
         original(self)
 
     monkeypatch.setattr(run.Interrupts, "check", check)
     assert start("run", "--workers", "2") == 0
+    assert len(hit) >= 2
 
 
 # ---- one folder, several runs ------------------------------------------------------------------------------------
@@ -360,7 +364,8 @@ def test_output_that_cannot_be_written_ends_in_a_line_and_can_be_resumed(start, 
     one_line(capsys, reason, "--resume")
     sys.stdout.close()  # Python does so at its end: nothing complains once more
     monkeypatch.undo()
-    kill_loop.check(tmp_path / "run")
+    assert start("run", "--resume") == 0
+    assert kill_loop.results(tmp_path / "run") == whole
 
 
 @pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdout", "stderr")], ids=str)

@@ -44,9 +44,14 @@ def test_a_network_is_the_plain_sequence_of_its_layers(name, plain, channels, si
     assert torch.equal(model.eval()(images), plain.eval()(images))
 
 
-@pytest.mark.parametrize("name, count", [("lenet", 62_006), ("minivgg", 1_149_770), ("resnet18", 11_173_962)])
+@pytest.mark.parametrize("name, count", [("lenet", 62_006), ("minivgg", 1_149_770), ("resnet18", 11_173_962),
+                                         ("resnet34-cifar", 21_264_938)])
 def test_parameter_counts_on_cifar10(name, count):
     assert parameters(get_model(name)) == count
+
+
+def test_parameter_count_on_mnist():
+    assert parameters(get_model("convnet", in_channels=1, image_size=28)) == 29_034
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -79,6 +79,24 @@ def test_a_mistake_ends_with_status_1_and_one_line(program, tmp_path):
 # ---- in this process ---------------------------------------------------------------------------------------------
 
 
+def test_weights_without_their_run_cannot_be_resumed_but_the_way_to_use_them_is_named(start, tmp_path, capsys):
+    (tmp_path / BEST_MODEL).write_bytes(b"")
+    assert start("--resume", "--output-dir", tmp_path) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(tmp_path / LAST_CHECKPOINT) in error and "--evaluate" in error
+
+
+@pytest.mark.filterwarnings("error")
+def test_convnet_trains_on_digits(start, tmp_path):
+    """Pictures of one channel, from the first step to the pictures of the test."""
+    flags = ("--dataset", "synthetic-digits", "--model", "convnet", "--epochs", 1)
+    assert start(*flags, "--output-dir", tmp_path / "run") == 0
+    result = kill_loop.read_strict(tmp_path / "run" / RESULT)
+    assert kill_loop.check(tmp_path / "run") == sorted(FILES)
+    assert (result["dataset"], result["model"]) == ("synthetic-digits", "convnet")
+    assert list(result["per_class_accuracy"]) == [str(digit) for digit in range(10)]
+
+
 def test_weights_that_cannot_move_give_the_same_figures_in_every_epoch(start, tmp_path):
     """What is measured is measured on plain pictures, though training augments them."""
     assert start("--epochs", 2, "--lr", 1e-30, "--momentum", 0, "--weight-decay", 0, "--output-dir", tmp_path) == 0
