@@ -40,7 +40,7 @@ SHARED = (
         ),
         ("Task2", "Bonus"),
     ),
-    ("Task1", ("utils.py",), ("Task2", "Task3", "Bonus")),
+    ("Task1", ("utils.py", "checkpoints.py"), ("Task2", "Task3", "Bonus")),
     ("Task1", ("models.py", "training.py"), ("Task2",)),
     ("Task3", ("mytorch/", "src/", "setup.py", "extension.py"), ("Bonus",)),
 )

@@ -1,0 +1,110 @@
+"""Reading and writing `.pth` files: whole or absent, never run as code, and matched to the model key by key."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from utils import UserError, write_file
+
+FORMAT = 1  # of last_checkpoint.pth; raised when its content changes
+RESUMABLE = ("config", "model", "optimizer", "scaler", "random_state", "epoch", "batch", "best_accuracy", "best_epoch",
+             "history")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
+
+
+def save(path: Path, content: Any) -> None:
+    """Write a checkpoint; equal content gives equal bytes."""
+    buffer = io.BytesIO()  # torch.save writes the file's name into the archive; a buffer has none
+    torch.save(content, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU as a dictionary; what is none is refused in one line, and no code in it runs."""
+    if not path.is_file():
+        raise UserError(f"{path.absolute()} is not there or is no file; name a best_model.pth or last_checkpoint.pth")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's guesses about what it cannot read: the error says enough
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        what = "holds" if zipfile.is_zipfile(path) else "is no checkpoint, is cut off, or holds"
+        raise UserError(f"{path} {what} more than tensors and plain values; it is refused, since loading it could run "
+                        "code: save model.state_dict() instead of the model, and no NumPy values") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
+    except Exception as error:  # torch.load raises whatever its parsers meet in a foreign or truncated file
+        raise UserError(f"{path} is no checkpoint, or is cut off ({type(error).__name__}); "
+                        "name a best_model.pth or last_checkpoint.pth") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}, not a state_dict; save model.state_dict()")
+    return content
+
+
+def load_weights(model: nn.Module, path: Path) -> str | None:
+    """Load a `best_model.pth`, or the model inside a `last_checkpoint.pth`, into `model`.
+
+    Returns a note for the user if the keys had to be mended. Raises `UserError` with the first keys or shapes that
+    differ, or of the first weight that is not finite; the model is then unchanged.
+    """
+    content = load(path)
+    weights = content["model"] if isinstance(content.get("model"), dict) else content
+    state, note = unwrapped(weights)
+    check_match(state, model.state_dict(), str(path))
+    diverged = next((key for key, tensor in state.items() if not tensor.isfinite().all()), None)
+    if diverged is not None:
+        raise UserError(f"{path} is of a network that has diverged: {diverged} is not finite; take an earlier one")
+    model.load_state_dict(state)
+    return note
+
+
+def unwrapped(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
+    """The state without wrappers' prefixes (also nested ones), and a note if there were any."""
+    mended = dict(state)
+    removed = ""
+    while mended and (prefix := next((p for p in WRAPPER_PREFIXES if all(str(k).startswith(p) for k in mended)), None)):
+        mended = {key.removeprefix(prefix): value for key, value in mended.items()}
+        removed += prefix
+    return mended, f"note: removed the prefix {removed!r} from the checkpoint's keys" if removed else None
+
+
+def check_match(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str) -> None:
+    """Raise `UserError` unless both have the same keys with the same shapes."""
+    not_tensors = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    missing = [key for key in expected if key not in state]
+    foreign = [key for key in state if key not in expected]
+    if not_tensors or missing or foreign:
+        parts = [f"{what} {', '.join(map(str, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
+                 for what, keys in (("lacks", missing), ("has besides", foreign), ("has no tensor in", not_tensors))
+                 if keys]
+        raise UserError(f"{source} does not fit this model: it {' and '.join(parts)}; "
+                        "give the --model and --dataset that it was trained with")
+    for key, tensor in state.items():
+        if tensor.shape != expected[key].shape:
+            raise UserError(f"{source} does not fit this model: {key} has shape {tuple(tensor.shape)}, the model needs "
+                            f"{tuple(expected[key].shape)}; give the --model, --dataset and --image-size that it was "
+                            "trained with")
+
+
+def load_resumable(path: Path) -> dict[str, Any]:
+    """Read a `last_checkpoint.pth`; bare weights, and files of another version, are told apart."""
+    content = load(path)
+    if "optimizer" not in content:
+        raise UserError(f"{path} holds weights alone; --resume needs the {path.parent / 'last_checkpoint.pth'} that a "
+                        "run writes (weights can be tested with --evaluate)")
+    if content.get("format") != FORMAT:
+        raise UserError(f"{path} was written by another version (format {content.get('format')}, this one reads "
+                        f"{FORMAT}); resume it with that version, or start a new run")
+    missing = [key for key in RESUMABLE if key not in content]
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}, which a run writes; start a new run")
+    return content
