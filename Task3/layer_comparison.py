@@ -66,6 +66,7 @@ def compare_layers(model: nn.Module, images: np.ndarray, labels: np.ndarray) -> 
         raise UserError(f"our forward pass goes through {', '.join(order)}; PyTorch's through {', '.join(runs[2])}")
     for side in sides:
         side.restore(state)  # the run has moved the running statistics, as each layer alone does
+
     comparisons = []
     for name in order:
         given = runs[0][name]
@@ -84,7 +85,7 @@ class _Result(NamedTuple):
     """What a layer computed."""
 
     outputs: Arrays
-    data_gradient: Arrays
+    data_gradient: Arrays  # of its input; in the whole run of its output
     parameter_gradients: Arrays
 
     def output_difference(self, reference: _Result) -> Difference:
