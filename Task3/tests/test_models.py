@@ -6,55 +6,42 @@ import numpy as np
 import pytest
 import torch
 from against_torch import assert_close, normal
+from drift import OPTIMIZERS, batch, drifts, our_losses, pair
 from torch import nn
 
 import mytorch
 from models import MODELS, get_model
 from mytorch import Tensor
+from twin import twin_of
 from utils import UserError
 
 
-class Twin(nn.Module):
-    """A network in PyTorch, as Task1 builds them: features and a classifier."""
-
-    def __init__(self, features: list[nn.Module], classifier: list[nn.Module]) -> None:
-        super().__init__()
-        self.features, self.classifier = nn.Sequential(*features), nn.Sequential(*classifier)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.features(images))
+def written_out(name: str) -> list[nn.Sequential]:
+    """Features and classifier of a network as they are meant to be, in PyTorch."""
+    if name == "lenet":
+        return [nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+                              nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                nn.Sequential(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
+                              nn.Linear(84, 10))]
+    norm = name == "minivgg-bn"
+    features = []
+    for before, width in ((3, 64), (64, 128), (128, 256)):
+        features += [*conv(before, width, norm), *conv(width, width, norm), nn.MaxPool2d(2)]
+    if norm:
+        classifier = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(256, 10)]
+        return [nn.Sequential(*features), nn.Sequential(*classifier)]
+    return [nn.Sequential(*features, nn.MaxPool2d(4)), nn.Sequential(nn.Flatten(), nn.Linear(256, 10))]
 
 
 def conv(channels: int, width: int, norm: bool) -> list[nn.Module]:
     return [nn.Conv2d(channels, width, 3, padding=1), *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU()]
 
 
-def twin(name: str, channels: int = 3, dropout: float = 0.5) -> Twin:
-    if name == "lenet":
-        return Twin([nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
-                     nn.MaxPool2d(2)],
-                    [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)])
-    norm = name == "minivgg-bn"
-    features = []
-    for before, width in ((channels, 64), (64, 128), (128, 256)):
-        features += [*conv(before, width, norm), *conv(width, width, norm), nn.MaxPool2d(2)]
-    if norm:
-        return Twin(features, [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(256, 10)])
-    return Twin([*features, nn.MaxPool2d(4)], [nn.Flatten(), nn.Linear(256, 10)])
-
-
-def pair(name: str, seed: int = 0, dropout: float = 0.5) -> tuple[mytorch.nn.Module, Twin]:
-    """Ours and PyTorch's, with the same initial values."""
-    torch.manual_seed(seed)
-    ours, theirs = get_model(name, dropout=dropout), twin(name, dropout=dropout)
-    ours.load_state_dict(theirs.state_dict())
-    return ours, theirs
-
-
-def batch(number: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures that are noise around a pattern of their class."""
-    labels = np.random.default_rng(number).integers(0, 10, size)
-    return normal(size, 3, 32, 32, seed=number) + normal(10, 3, 32, 32, seed=1_000)[labels], labels
+@pytest.mark.parametrize("name", MODELS)
+def test_the_layers_are_those_that_are_meant(name):
+    theirs = twin_of(get_model(name))
+    assert [str(theirs.features), str(theirs.classifier)] == [str(part) for part in written_out(name)]
+    assert [key for key, _ in theirs.named_children()] == ["features", "classifier"]
 
 
 @pytest.mark.parametrize("name, tensors, numbers", [("lenet", 10, 62_006), ("minivgg", 14, 1_147_978),
@@ -66,13 +53,12 @@ def test_parameter_counts_on_cifar10(name, tensors, numbers):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_states_load_in_pytorch_and_back(name):
-    ours, theirs = get_model(name), twin(name)
-    state = ours.state_dict()
+    ours, theirs = pair(name)
+    state = get_model(name).state_dict()
     assert list(state) == list(theirs.state_dict())
     theirs.load_state_dict({key: torch.from_numpy(value) for key, value in state.items()}, strict=True)
-    other = get_model(name)
-    other.load_state_dict(theirs.state_dict())
-    assert all(np.array_equal(value, state[key]) for key, value in other.state_dict().items())
+    ours.load_state_dict(theirs.state_dict())
+    assert all(np.array_equal(value, state[key]) for key, value in ours.state_dict().items())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -83,43 +69,40 @@ def test_logits_are_those_of_pytorch(name):
         assert_close(ours.eval()(Tensor(images)).numpy(), theirs.eval()(torch.tensor(images)).numpy(), "logits", 1e-4)
 
 
-def relative_drift(name: str, optimizer: str, options: dict, steps: int, size: int, seed: int) -> float:
-    """The largest relative difference of our losses in a run from those of PyTorch in float64."""
-    ours, theirs = pair(name, seed, dropout=0.0)
-    theirs.double()
-    our_optimizer = getattr(mytorch.optim, optimizer)(ours.parameters(), **options)
-    their_optimizer = getattr(torch.optim, optimizer)(theirs.parameters(), **options)
-    drift = 0.0
-    for step in range(steps):
-        images, labels = batch(step, size)
-        our_optimizer.zero_grad()
-        our_loss = mytorch.cross_entropy(ours(Tensor(images, requires_grad=False)), labels)
-        our_loss.backward()
-        our_optimizer.step()
-        their_optimizer.zero_grad()
-        their_loss = nn.functional.cross_entropy(theirs(torch.tensor(images).double()), torch.tensor(labels))
-        their_loss.backward()
-        their_optimizer.step()
-        drift = max(drift, abs(our_loss.item() / their_loss.item() - 1))
-    return drift
+# Where two values of a pooling window are equal but for rounding, or one before a ReLU is nearly 0, a gradient may go
+# another way, and the run with it: of LeNet's losses under SGD, 50 steps of 8 pictures, those of one seed in three end
+# 0.3 off those in float64, PyTorch's float32 as well as ours. So each is tried from three seeds.
+SEEDS = range(3)
 
 
-OPTIMIZERS = [("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}), ("Adam", {"lr": 2e-4})]
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_lenet_trains_as_in_pytorch_for_fifty_steps(optimizer):
+    ours = [drifts("lenet", optimizer, steps=50, size=16, seed=seed)[0].max() for seed in SEEDS]
+    assert np.median(ours) < 1e-4, ours
 
 
-@pytest.mark.parametrize("optimizer, options", OPTIMIZERS)
-def test_lenet_trains_as_in_pytorch_for_fifty_steps(optimizer, options):
-    # Where two values of a pooling window are equal but for rounding, or one before a ReLU is nearly 0, a gradient may
-    # go another way, and the run with it. PyTorch's float32 does so too: with Adam at 1e-3 its losses were 4e-2, 2e-4
-    # and 5e-7 off its float64 for these seeds. At the rates here it seldom happens, and not in two runs of three.
-    drifts = [relative_drift("lenet", optimizer, options, steps=50, size=16, seed=seed) for seed in range(3)]
-    assert np.median(drifts) < 1e-4, drifts
-
-
-@pytest.mark.parametrize("optimizer, options", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", ["minivgg", "minivgg-bn"])
-def test_minivgg_trains_as_in_pytorch_for_three_steps(name, optimizer, options):
-    assert relative_drift(name, optimizer, options, steps=3, size=4, seed=0) < 1e-3
+def test_minivgg_drifts_from_float64_as_float32_does_in_pytorch(name, optimizer):
+    """25 steps on small pictures, for the time's sake; `python tests/drift.py` takes 50 on those of 32x32."""
+    runs = np.array([drifts(name, optimizer, steps=25, size=4, seed=seed, side=16) for seed in SEEDS])
+    # The first steps are too few for the event above in most runs: what shows there is a wrong step.
+    assert np.median(runs[:, 0, :5].max(-1)) < 2e-5, runs[:, 0, :5]
+    # With a hundred times as many values as in LeNet it comes to nearly every run, in ours and in PyTorch's at other
+    # steps. Each run then goes its own way, and the same distances are reached sooner or later.
+    ours, theirs = runs.max(-1).T
+    assert np.median(ours) < max(1e-3, 10 * theirs.max()), (ours, theirs)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_runs_that_are_compared_do_learn(optimizer):
+    """Losses that stay at their first value would agree whatever an optimizer does."""
+    for name, size, side in (("lenet", 16, 32), ("minivgg-bn", 4, 16)):
+        model, _ = pair(name, image_size=side)
+        options = OPTIMIZERS[optimizer]
+        losses = our_losses(model, getattr(mytorch.optim, optimizer)(model.parameters(), **options),
+                            [batch(step, size, side) for step in range(50)])
+        assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5]), losses
 
 
 SMALLEST = {"lenet": 16, "minivgg": 8, "minivgg-bn": 8}
