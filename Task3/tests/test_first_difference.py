@@ -217,7 +217,7 @@ BAD = {
     "empty": (b"", "is no checkpoint"),
     "a list": ([1, 2], "holds a list, not a state_dict"),
     "a whole module": (torch.nn.Linear(1, 1), "more than tensors and plain values"),
-    "of another model": (torch_state("minivgg"), "lacks features.2.weight"),
+    "of another model": (torch_state("minivgg"), "lacks features.3.weight"),
     "of other classes": ({**torch_state(), "classifier.5.bias": torch.ones(7)}, "classifier.5.bias has shape (7,)"),
     "with more": ({**torch_state(), "more": torch.ones(7)}, "has besides more"),
     "with less": ({}, "lacks features.0.weight"),

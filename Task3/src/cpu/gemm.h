@@ -39,26 +39,44 @@ void pack(const float* from, Index columns, Index taps, Index depth, Index colum
 
 // ---- rows times a panel ---------------------------------------------------------------------------------------------
 
+// A sum of more products than this is made of partial sums: its rounding errors then grow with the number of those and
+// of this, not with their product.
+constexpr Index kPartialSum = 128;
+
 // out[r][column] = bias[column] + sum over tap and d of rows[tap * tap_stride + r][d] * panel[tap][d][column]
 template <int kRows, int kVectors>
 void multiply_tile(const float* const* rows, Index tap_stride, Index taps, Index depth, const float* panel,
                    const float* bias, float* out, Index out_stride, Index columns) {
   constexpr Index width = Index(kVectors) * kLanes;
-  Vector sum[kRows][kVectors];
+  Vector sum[kRows][kVectors], total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = load(bias + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = load(bias + v * kLanes), total[r][v] = Vector{};
   }
+  Index products = 0;  // in the partial sum
   for (Index tap = 0; tap < taps; ++tap) {
     const float* row[kRows];
     for (int r = 0; r < kRows; ++r) row[r] = rows[tap * tap_stride + r];
-    for (Index d = 0; d < depth; ++d, panel += width) {
-      Vector right[kVectors];
-      for (int v = 0; v < kVectors; ++v) right[v] = load(panel + v * kLanes);
+    for (Index first = 0; first < depth; first += kPartialSum) {
+      const Index last = min_of(depth, first + kPartialSum);
+      if (products + last - first > kPartialSum) {
+        for (int r = 0; r < kRows; ++r) {
+          for (int v = 0; v < kVectors; ++v) total[r][v] += sum[r][v], sum[r][v] = Vector{};
+        }
+        products = 0;
+      }
+      products += last - first;
+      for (Index d = first; d < last; ++d, panel += width) {
+        Vector right[kVectors];
+        for (int v = 0; v < kVectors; ++v) right[v] = load(panel + v * kLanes);
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r][d] * right[v];
+        for (int r = 0; r < kRows; ++r) {
+          for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r][d] * right[v];
+        }
       }
     }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] += total[r][v];
   }
   for (int r = 0; r < kRows; ++r) {
     if (columns == width) {
@@ -148,10 +166,7 @@ void multiply(const Rows& source, Index m, Index columns, const float* panels, c
 template <int kRows, int kVectors>
 void outer_tile(const float* const* left, Index offset, const float* right, Index right_stride, Index count, float* sums,
                 Index sums_stride) {
-  Vector sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = load(sums + r * sums_stride + v * kLanes);
-  }
+  Vector sum[kRows][kVectors] = {};
   for (Index p = 0; p < count; ++p, right += right_stride) {
     const float* row = left[p] + offset;
     Vector across[kVectors];
@@ -162,7 +177,10 @@ void outer_tile(const float* const* left, Index offset, const float* right, Inde
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) store(sums + r * sums_stride + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = sums + r * sums_stride + v * kLanes;
+      store(to, load(to) + sum[r][v]);
+    }
   }
 }
 

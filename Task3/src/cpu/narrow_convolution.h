@@ -177,10 +177,7 @@ void slide(const Sliding2d& s, const float* weight, Index out_stride, Index in_s
 template <int kTaps, int kOut, bool kCareful>
 void outer_row(const float* x_row, const std::int32_t* columns, Index width, const float* gradient,
                Index gradient_plane, Index batch, Index lanes, float* sums) {
-  Vector sum[kTaps][kOut];
-  for (int j = 0; j < kTaps; ++j) {
-    for (int k = 0; k < kOut; ++k) sum[j][k] = load(sums + (j * kOut + k) * kLanes);
-  }
+  Vector sum[kTaps][kOut] = {};
   for (Index column = 0; column < width; ++column) {
     Vector across[kOut];
     for (int k = 0; k < kOut; ++k) {
@@ -196,7 +193,10 @@ void outer_row(const float* x_row, const std::int32_t* columns, Index width, con
     }
   }
   for (int j = 0; j < kTaps; ++j) {
-    for (int k = 0; k < kOut; ++k) store(sums + (j * kOut + k) * kLanes, sum[j][k]);
+    for (int k = 0; k < kOut; ++k) {
+      float* to = sums + (j * kOut + k) * kLanes;
+      store(to, load(to) + sum[j][k]);
+    }
   }
 }
 
