@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -130,7 +131,7 @@ class TorchTrainer(Trainer):
 
 def _check_finite(losses: list[Tensor], epoch: int, last_step: int) -> None:
     """Look at the losses, of which the last belongs to step `last_step` (from 0), and forget them."""
-    finite = torch.stack(losses).isfinite().tolist()
+    finite = [math.isfinite(loss) for loss in torch.stack(losses).tolist()]
     if not all(finite):
         step = last_step - len(losses) + 1 + finite.index(False)
         raise diverged(f"in epoch {epoch + 1}, step {step + 1}")

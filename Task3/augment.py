@@ -15,6 +15,8 @@ import torch
 
 from trivial_augment import MAX_LEVEL, Operation, trivial_augment
 
+Index = tuple[slice, ...]
+
 PADDING = 4
 KINDS = ("standard", "trivial", "none")
 
@@ -86,19 +88,32 @@ def _crop_and_flip(batch: torch.Tensor, parameters: Parameters) -> torch.Tensor:
 
     A loop beats torch's and NumPy's batched indexing here: it copies whole rows instead of single pixels.
     """
-    rows, columns = _visible_parts(batch.shape[2]), _visible_parts(batch.shape[3])
+    windows = _windows(*batch.shape[2:])
     result = np.zeros(batch.shape, dtype=np.uint8)
     for picture, cropped, (top, left), flip in zip(
         batch.numpy(), result, parameters.offset.tolist(), parameters.flip.tolist(), strict=True
     ):
-        (from_rows, to_rows), (from_columns, to_columns) = rows[top], columns[left]
-        if flip:
-            cropped = cropped[:, :, ::-1]  # a view: what is written to it comes out mirrored
-        cropped[:, to_rows, to_columns] = picture[:, from_rows, from_columns]
+        source, target = windows[top][left][flip]
+        cropped[target] = picture[source]
     return torch.from_numpy(result)
 
 
 @cache
+def _windows(height: int, width: int) -> list[list[list[tuple[Index, Index]]]]:
+    """For each crop offset down and to the right (0 to 8), and without and with the flip: which part of the picture
+    (C, H, W) stays, and where it lies in the crop."""
+    rows, columns = _visible_parts(height), _visible_parts(width)
+
+    def window(row: tuple[slice, slice], column: tuple[slice, slice], flip: bool) -> tuple[Index, Index]:
+        target = column[1]
+        if flip:  # the same columns, written from right to left
+            end = width - 1 - target.stop
+            target = slice(width - 1 - target.start, end if end >= 0 else None, -1)
+        return (slice(None), row[0], column[0]), (slice(None), row[1], target)
+
+    return [[[window(row, column, flip) for flip in (False, True)] for column in columns] for row in rows]
+
+
 def _visible_parts(size: int) -> list[tuple[slice, slice]]:
     """For each crop offset 0 to 8 along an axis: which slice of the picture stays, and where it lies in the crop."""
     shifts = range(-PADDING, PADDING + 1)
@@ -108,8 +123,14 @@ def _visible_parts(size: int) -> list[tuple[slice, slice]]:
 def normalise(batch: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """Return (batch / 255 - mean) / std as float32 (B, C, H, W).
 
-    `batch` is uint8 (B, C, H, W); `mean` and `std` hold C values on the scale of 0 to 1.
+    `batch` is uint8 (B, C, H, W) on the CPU; `mean` and `std` hold C values on the scale of 0 to 1.
     """
-    offset = torch.tensor([255 * value for value in mean], device=batch.device)
-    scale = torch.tensor([1 / (255 * value) for value in std], device=batch.device)
-    return batch.float().sub_(offset.view(-1, 1, 1)).mul_(scale.view(-1, 1, 1))
+    offset, scale = _offset_and_scale(tuple(mean), tuple(std))
+    return batch.float().sub_(offset).mul_(scale)
+
+
+@cache
+def _offset_and_scale(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is taken from each value of a channel, 0 to 255, and by what the rest is multiplied: (C, 1, 1) each."""
+    return (torch.tensor([255 * value for value in mean]).view(-1, 1, 1),
+            torch.tensor([1 / (255 * value) for value in std]).view(-1, 1, 1))
