@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "allocator.h"
+#include "cpu/settings.h"
 #include "cpu/variants.h"
 #include "layers.h"
 
@@ -248,6 +249,8 @@ void bind_machine(py::module_& module) {
   module.def("cpu_variants", &cpu_variants, "The instruction sets that this processor can run, fastest first.");
   module.def("cpu_variant", [] { return std::string(cpu_operators().name); });
   module.def("set_cpu_variant", &set_cpu_variant, "name"_a);
+  module.def("winograd_enabled", &winograd_enabled, "Whether 3x3 convolutions may be done by Winograd's algorithm.");
+  module.def("enable_winograd", &enable_winograd, "enabled"_a, "Allow Winograd's algorithm, or use direct sums alone.");
   module.def("get_num_threads", [] {
 #ifdef _OPENMP
     return omp_get_max_threads();

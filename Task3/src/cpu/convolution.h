@@ -1,7 +1,7 @@
 // Convolutions as products of their windows with the weights, in all three directions.
 #pragma once
 
-#include "gemm.h"
+#include "winograd.h"
 
 namespace mytensor {
 namespace {
@@ -144,6 +144,7 @@ void with_window_rows(const Window& w, const float* x, Axes x_strides, const Use
 }
 
 void conv_forward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y) {
+  if (winograd_enabled() && winograd_fits(w, x_strides)) return winograd_forward(w, x, weight, bias, y);
   const Index size = w.taps() * w.channels;
   Scratch panels(packed_size(w.out_channels, 1, size));
   with_window_rows(w, x, x_strides, [&](const auto& rows, WeightOrder order) {
@@ -155,13 +156,18 @@ void conv_forward(const Window& w, const float* x, Axes x_strides, const float* 
 void conv_backward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* y_grad,
                    float* x_grad, float* weight_grad, float* bias_grad) {
   const Index taps = w.taps();
-  if (x_grad) {
+  const bool winograd = winograd_enabled() && winograd_fits(w, x_strides);
+  if (x_grad && winograd) {
+    winograd_input_gradient(w, weight, y_grad, x_grad);
+  } else if (x_grad) {
     Scratch panels(packed_size(w.channels, taps, w.out_channels)), zeros(w.out_channels);
     pack(weight, w.channels, taps, w.out_channels, taps, 1, w.channels * taps, panels.data);
     std::memset(zeros.data, 0, w.out_channels * sizeof(float));
     multiply(BackwardRows{w, y_grad, zeros.data, w.out_channels}, w.pixels(), w.channels, panels.data, nullptr, x_grad);
   }
-  if (weight_grad) {
+  if (weight_grad && winograd) {
+    winograd_weight_gradient(w, x, y_grad, weight_grad);
+  } else if (weight_grad) {
     const Index stride = padded_columns(w.out_channels), size = taps * w.channels;
     Scratch sums(size * stride);
     with_window_rows(w, x, x_strides, [&](const auto& rows, WeightOrder order) {

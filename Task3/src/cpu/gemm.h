@@ -122,13 +122,29 @@ struct DenseRows {
   }
 };
 
+// out (count, columns) = rows x panels + bias, for `count` rows: row r of tap t is found at rows[t * tap_stride + r].
+// `bias` may be null; its memory, and that of `out`, is as wide as whole panels where it is not.
+inline void multiply_rows(const float* const* rows, Index count, Index tap_stride, Index taps, Index depth,
+                          const float* panels, const float* bias, float* out, Index columns) {
+  static const float zeros[2 * kLanes] = {};
+  const Index width = panel_width(columns), tiles = ceil_div(count, kTileRows);
+  const bool wide = panel_vectors(columns) == 2;
+  for (Index column = 0; column < columns; column += width) {
+    for (Index tile = 0; tile < tiles; ++tile) {  // tiles of equal height, give or take one row
+      const Index top = tile * count / tiles, height = (tile + 1) * count / tiles - top;
+      (wide ? multiply_tile_of<2> : multiply_tile_of<1>)(height)(
+          rows + top, tap_stride, taps, depth, panels + column * taps * depth, bias ? bias + column : zeros,
+          out + top * columns + column, columns, min_of(width, columns - column));
+    }
+  }
+}
+
 // out (m, columns), its rows `columns` apart, = rows x panels + bias.
 //
 // `Rows` tells where row m lies for each tap (`locate`); it may build the row in a patch of `patch_size()` floats.
 template <typename Rows>
 void multiply(const Rows& source, Index m, Index columns, const float* panels, const float* bias, float* out) {
   const Index taps = source.taps(), depth = source.depth, width = panel_width(columns);
-  const bool wide = panel_vectors(columns) == 2;
   const Index tiles = ceil_div(m, kTileRows);
   // A block's rows are read once for each panel, so they should stay in the first-level cache; where there are few rows
   // a block is one tile, so that every thread has some.
@@ -148,15 +164,7 @@ void multiply(const Rows& source, Index m, Index columns, const float* panels, c
     for (Index tap = 0; tap < taps; ++tap) {
       source.locate(first, count, tap, rows + tap * block_rows, own + pointer_floats);
     }
-    const Index block_tiles = ceil_div(count, kTileRows);
-    for (Index column = 0; column < columns; column += width) {
-      for (Index tile = 0; tile < block_tiles; ++tile) {  // tiles of equal height, give or take one row
-        const Index top = tile * count / block_tiles, height = (tile + 1) * count / block_tiles - top;
-        (wide ? multiply_tile_of<2> : multiply_tile_of<1>)(height)(
-            rows + top, block_rows, taps, depth, panels + column * taps * depth, padded_bias.data + column,
-            out + (first + top) * columns + column, columns, min_of(width, columns - column));
-      }
-    }
+    multiply_rows(rows, count, block_rows, taps, depth, panels, padded_bias.data, out + first * columns, columns);
   }
 }
 

@@ -1,6 +1,9 @@
 #include "variants.h"
 
+#include <atomic>
 #include <stdexcept>
+
+#include "settings.h"
 
 namespace mytensor {
 
@@ -28,12 +31,17 @@ std::vector<const Operators*> usable() {
   return tables;
 }
 
+std::atomic<bool> winograd{true};
+
 const Operators*& chosen() {
   static const Operators* table = usable().front();
   return table;
 }
 
 }  // namespace
+
+bool winograd_enabled() { return winograd; }
+void enable_winograd(bool enabled) { winograd = enabled; }
 
 const Operators& cpu_operators() { return *chosen(); }
 

@@ -15,4 +15,6 @@ std::vector<std::string> cpu_variants();
 // Throws std::invalid_argument for a name that is not among them.
 void set_cpu_variant(const std::string& name);
 
+void enable_winograd(bool enabled);
+
 }  // namespace mytensor
