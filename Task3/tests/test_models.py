@@ -107,6 +107,7 @@ def relative_drift(name: str, optimizer: str, options: dict, steps: int, size: i
 OPTIMIZERS = [("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}), ("Adam", {"lr": 2e-4})]
 
 
+@pytest.mark.usefixtures("each_cpu_variant")
 @pytest.mark.parametrize("optimizer, options", OPTIMIZERS)
 def test_lenet_trains_as_in_pytorch_for_fifty_steps(optimizer, options):
     # Where two values of a pooling window are equal but for rounding, or one before a ReLU is nearly 0, a gradient may

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import mytorch
 from mytorch.ops.matmul import MatMul
 
+pytestmark = pytest.mark.usefixtures("each_cpu_variant")
+
 SHAPES = [(), (1,), (3,), (4, 1), (1, 5), (2, 3), (2, 1, 3), (2, 3, 4, 5)]
 # Pairs that broadcast: a scalar, new leading axes, inner axes, both ways at once.
 BROADCASTS = [((), ()), ((3,), ()), ((), (2, 3)), ((2, 3), (3,)), ((4, 1, 3), (2, 1)), ((2, 1, 3), (1, 4, 1)),
