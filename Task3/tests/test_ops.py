@@ -362,7 +362,7 @@ def test_shapes_that_do_not_fit_are_named(call, shape):
         call(mytorch.Tensor(normal(2, 3)))
 
 
-@pytest.mark.parametrize("stride", [2.5, "2", (1, 2, 3), None])
+@pytest.mark.parametrize("stride", [2.5, "2", (1, 2, 3), None, True])
 def test_a_stride_that_is_no_whole_number_or_pair_is_refused(stride):
     with pytest.raises(TypeError, match="stride is a whole number or a pair"):
         mytorch.conv2d(mytorch.Tensor(normal(1, 1, 4, 4)), mytorch.Tensor(normal(1, 1, 2, 2)), stride=stride)
