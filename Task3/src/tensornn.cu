@@ -62,24 +62,31 @@ std::optional<std::vector<Index>> axes_of(const OptionalAxes& axes) {
   return indices_of(std::get<Sizes>(*axes));
 }
 
+// The Tensor that `object` is, if it is one; `py::isinstance` is true of those as well that were never initialised.
+OptionalTensor tensor_in(const py::object& object) {
+  py::detail::make_caster<Tensor> tensor;
+  if (!tensor.load(object, false)) return std::nullopt;
+  return py::detail::cast_op<Tensor&>(tensor);
+}
+
 // An operand that is a number becomes a tensor on the other operand's device.
 Tensor operand(const py::object& object, const py::object& other) {
-  if (py::isinstance<Tensor>(object)) return object.cast<Tensor>();
-  if (!py::isinstance<Tensor>(other)) throw py::type_error("at least one operand must be a Tensor");
+  if (const OptionalTensor tensor = tensor_in(object)) return *tensor;
+  const OptionalTensor beside = tensor_in(other);
+  if (!beside) throw py::type_error("at least one operand must be a Tensor");
   py::detail::make_caster<Real> number;
   if (!number.load(object, false)) {
     const std::string shape = py::isinstance<py::array>(object) ? " of shape " + text_of(sizes_of(object)) : "";
     throw py::type_error("an operand must be a Tensor or a number, not " +
                          py::str(py::type::of(object)).cast<std::string>() + shape);
   }
-  return full(Shape{}, py::detail::cast_op<Real>(number), other.cast<Tensor>().device());
+  return full(Shape{}, py::detail::cast_op<Real>(number), beside->device());
 }
 
 Labels labels_of(const char* function, const py::object& object, const Tensor& logits) {
-  if (py::isinstance<Tensor>(object)) {
-    const Tensor tensor = object.cast<Tensor>();
-    if (tensor.shape().rank() == 2) return {{}, tensor.in_layout(Layout::RowMajor)};
-    return labels_of(function, to_numpy(tensor), logits);
+  if (const OptionalTensor tensor = tensor_in(object)) {
+    if (tensor->shape().rank() == 2) return {{}, tensor->in_layout(Layout::RowMajor)};
+    return labels_of(function, to_numpy(*tensor), logits);
   }
   const py::array array = array_of(object, "biuf", "labels must be numbers, not");
   if (array.ndim() == 2) return {{}, from_numpy(array, logits.device())};

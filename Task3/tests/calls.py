@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import mytensor
 import numpy as np
+from hypothesis import find, settings
 from hypothesis import strategies as st
 
 Draw = Callable[[st.SearchStrategy], object]
@@ -241,9 +242,22 @@ class Derived(mytensor.Tensor):
 
 
 @st.composite
+def right_arguments(draw: Draw, name: str) -> list[str]:
+    return list({**RIGHT, **REFUSED_HERE}[name](draw))
+
+
+def calls_with_one_fault(name: str) -> Iterator[str]:
+    """The simplest right call of `name`, with each argument in turn replaced by each of the wrong ones."""
+    arguments = find(right_arguments(name), lambda _: True, settings=settings(database=None, derandomize=True))
+    for place in range(len(arguments)):
+        for wrong in NONSENSE:
+            yield f"mytensor.{name}({', '.join([*arguments[:place], wrong, *arguments[place + 1:]])})"
+
+
+@st.composite
 def calls(draw: Draw, name: str) -> tuple[str, bool]:
-    """A call of `name`, and whether it is right: in two of three one or two arguments are wrong, or their number is."""
-    arguments = list({**RIGHT, **REFUSED_HERE}[name](draw))
+    """A call of `name`, and whether it is right: in most one or two arguments are wrong, or their number is."""
+    arguments = draw(right_arguments(name))
     faults = draw(st.sampled_from([0, 1, 1, 2]))
     for _ in range(faults):
         place = number(draw, 0, len(arguments))

@@ -94,6 +94,7 @@ def test_a_wrong_value_is_a_value_error_that_names_it(call, text):
     (lambda: nn.cross_entropy_forward(t(2, 3), [True, False]), "labels must be numbers, not of dtype bool"),
     (lambda: mytensor.Tensor.device(None), "incompatible"),
     (lambda: NEVER_INITIALISED.shape(), "incompatible"),
+    (lambda: mytensor.add(NEVER_INITIALISED, t(2)), "a Tensor or a number, not"),
     (lambda: nn.sgd_step([NEVER_INITIALISED], [t(2)], [], 0.1, 0.0, 0.0, False), "incompatible"),
     (lambda: mytensor.set_cpu_variant(b"\xff"), "incompatible"),
 ])

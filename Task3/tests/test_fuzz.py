@@ -22,7 +22,7 @@ def fuzz(folder: Path, last_call: Path, examples: int, *names: str, **environmen
 
 
 def test_calls_return_or_raise_an_error_with_a_text(tmp_path):
-    status, said = fuzz(FOLDER, tmp_path / "last_call", 40)
+    status, said = fuzz(FOLDER, tmp_path / "last_call", 20)
     assert status == 0, said
 
 
