@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,7 +46,7 @@ VARIANTS = {  # of cpu/variant.cpp: one object file for each instruction set, ch
 }
 HAS_X86_VARIANTS = platform.machine().lower() in ("x86_64", "amd64")
 LINK_FLAGS = ("-shared", *(("-Wl,-undefined,dynamic_lookup",) if sys.platform == "darwin" else ()))
-NO_OPENMP_FLAGS = ("-Wno-unknown-pragmas", "-Wno-unused-variable")  # of its pragmas, and of what they alone use
+NO_OPENMP_FLAGS = ("-Wno-unknown-pragmas",)
 OPENMP_PROGRAM = "#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n"
 
 
@@ -60,22 +60,27 @@ def ensure_built() -> None:
         raise UserError(f"{path} cannot be loaded: {error}; delete it to have it built anew") from None
 
 
-def build(folder: Path = FOLDER, force: bool = False) -> Path:
-    """Make the extension in `folder` fit its sources and what else it is made from. Returns its path."""
-    target = folder / f"mytensor{importlib.machinery.EXTENSION_SUFFIXES[0]}"
-    work = folder / "build"
+def build(folder: Path = FOLDER, force: bool = False, into: Path | None = None,
+          extra_flags: Sequence[str] = ()) -> Path:
+    """Make the extension in `folder` fit its sources and what else it is made from. Returns its path.
+
+    A build for tests goes elsewhere, `into` a folder of its own; the compiler and the linker get `extra_flags` last.
+    """
+    into = into or folder
+    target = into / f"mytensor{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    work = into / "build"
     compiler = find_compiler()
-    state = current_state(folder, compiler)
+    state = current_state(folder, compiler, extra_flags)
     reason = "as asked for" if force else why_stale(target, state)
     try:
         # Where nothing can be written, what another compiler made of the same sources is as good.
         if reason and not (reason == "changed: compiler" and not os.access(work, os.W_OK)):
-            work.mkdir(exist_ok=True)
+            work.mkdir(parents=True, exist_ok=True)
             with _lock(work):
                 if force or why_stale(target, state):  # else another process has built it meanwhile
-                    _build(target, compiler, state, reason)
+                    _build(folder, target, compiler, extra_flags, state, reason)
     except OSError as error:
-        raise UserError(f"mytensor is to be built ({reason}) in {folder}: {error.strerror or error}; free some space, "
+        raise UserError(f"mytensor is to be built ({reason}) in {into}: {error.strerror or error}; free some space, "
                         "or use a copy of the folder that can be written") from None
     if not json.loads(_record(target).read_text(encoding="utf-8"))["openmp"]:
         _say("runs on one thread, as the compiler that built it has no OpenMP; install that (for clang: libomp-dev), "
@@ -95,10 +100,11 @@ def find_compiler() -> list[str]:
     return [os.path.abspath(shutil.which(command) or command), *options]
 
 
-def current_state(folder: Path, compiler: list[str]) -> dict[str, str | None]:
+def current_state(folder: Path, compiler: list[str], extra_flags: Sequence[str] = ()) -> dict[str, str | None]:
     """All that a build depends on. None is what cannot be told here, and need not be: a built file runs without it."""
     sources = [(path.relative_to(folder).as_posix(), _digest(path.read_bytes())) for path in _sources(folder)]
-    flags = [FLAGS, KERNEL_FLAGS, VARIANTS, LINK_FLAGS, _environment_flags("CXXFLAGS"), _environment_flags("LDFLAGS")]
+    flags = [FLAGS, KERNEL_FLAGS, VARIANTS, LINK_FLAGS, _environment_flags("CXXFLAGS"), _environment_flags("LDFLAGS"),
+             *extra_flags]
     return {"sources": _digest(repr(sources).encode()), "python": sys.version, "numpy": _version("numpy"),
             "pybind11": _version("pybind11"), "flags": repr(flags), "compiler": _identify(compiler)}
 
@@ -200,9 +206,10 @@ def units(folder: Path) -> list[Unit]:
     return sorted(result, key=lambda unit: unit.name, reverse=True)  # those that take long come first
 
 
-def _build(target: Path, command: list[str], state: dict[str, str | None], reason: str) -> None:
+def _build(folder: Path, target: Path, command: list[str], extra_flags: Sequence[str], state: dict[str, str | None],
+           reason: str) -> None:
     """Compile and link what `state` describes, and put it in place. The caller holds the lock."""
-    folder, work = target.parent, target.parent / "build"
+    work = target.parent / "build"
     if state["compiler"] is None:
         raise UserError(f"mytensor is to be built ({reason}), and no C++ compiler works (tried: "
                         f"{shlex.join(command) or ', '.join(COMPILERS)}); install one (Debian: apt install g++) or "
@@ -221,7 +228,7 @@ def _build(target: Path, command: list[str], state: dict[str, str | None], reaso
         if HAS_X86_VARIANTS:
             flags.append("-DHAVE_X86_VARIANTS")
         headers = [path.read_bytes() for path in _sources(folder) if path.suffix == ".h"]
-        common = {**state, "sources": headers, "flags": flags}
+        common = {**state, "sources": headers, "flags": [*flags, *extra_flags]}
 
         def compile_unit(unit: Unit) -> Path:
             """The unit's object file: an earlier one, if its name says that all it was made from is the same."""
@@ -229,13 +236,15 @@ def _build(target: Path, command: list[str], state: dict[str, str | None], reaso
             path = objects / f"{unit.name}-{key[:16]}.o"
             if not path.exists():
                 source = unit.source.relative_to(compiler.sources)
-                os.replace(compiler.make(path.name, *flags, *unit.flags, *includes, "-x", "c++", "-c", source), path)
+                output = compiler.make(path.name, *flags, *unit.flags, *extra_flags, *includes, "-x", "c++", "-c",
+                                       source)
+                os.replace(output, path)
             return path
 
         made = _in_parallel(compile_unit, units(folder))
         try:
-            linked = compiler.make(target.name, *LINK_FLAGS, *openmp_flags, *made,
-                                   *_environment_flags("LDFLAGS"))
+            linked = compiler.make(target.name, *LINK_FLAGS, *openmp_flags, *made, *_environment_flags("LDFLAGS"),
+                                   *extra_flags)
         except UserError:
             shutil.rmtree(objects)  # a crash of the machine may have left a broken one: the next build makes all anew
             raise

@@ -51,7 +51,7 @@ class Tensor(Value):
 
     def __init__(self, array: Any, device: TensorDevice | None = None, requires_grad: bool = True) -> None:
         if not isinstance(array, mytensor.Tensor):
-            array = mytensor.Tensor.from_numpy(np.asarray(array), device=device or TensorDevice.CPU)
+            array = mytensor.Tensor.from_numpy(array, device=device or TensorDevice.CPU)
         elif device is not None and device != array.device():
             array = to_device(array, device)
         self.op, self.inputs, self.cached_data, self.grad = None, (), array, None

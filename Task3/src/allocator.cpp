@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/scratch.h"
+#include "memory_checks.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
@@ -18,9 +19,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-// In front of every block: its size and what `calloc` returned.
+// In front of every block: its size, the part of it that is lent, and what `calloc` returned.
 struct Header {
-  std::size_t size;
+  std::size_t size, lent;
   void* origin;
 };
 static_assert(sizeof(Header) <= kAlignment, "the header lies in the alignment's gap");
@@ -58,6 +59,7 @@ void release_free_blocks(Cache& all) {
   for (auto& [size, blocks] : all.free_blocks) {
     for (void* memory : blocks) {
       all.reserved -= size;
+      allow_access(header_of(memory), kAlignment);
       std::free(header_of(memory)->origin);
     }
   }
@@ -70,7 +72,7 @@ void* new_block(std::size_t size) {
   if (!origin) return nullptr;
   const std::size_t misplaced = reinterpret_cast<std::size_t>(origin) % kAlignment;
   char* memory = origin - misplaced + 2 * kAlignment;
-  *header_of(memory) = {size, origin};
+  *header_of(memory) = {size, 0, origin};
   return memory;
 }
 
@@ -82,11 +84,11 @@ void* allocate(std::size_t bytes, bool zero) {
   Cache& all = cache();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.free_blocks.find(size);
+  const bool reused = found != all.free_blocks.end() && !found->second.empty();
   void* memory;
-  if (found != all.free_blocks.end() && !found->second.empty()) {
+  if (reused) {
     memory = found->second.back();
     found->second.pop_back();
-    if (zero) std::memset(memory, 0, bytes);
   } else {
     memory = new_block(size);
     if (!memory) {
@@ -97,13 +99,22 @@ void* allocate(std::size_t bytes, bool zero) {
     all.reserved += size;
   }
   all.allocated += size;
+  allow_access(header_of(memory), kAlignment);
+  header_of(memory)->lent = bytes;
+  forbid_access(header_of(memory), size + kAlignment + kSlack);
+  allow_access(memory, bytes + kSlack);
+  if (kMemoryChecks) std::memset(memory, kUnwritten, bytes + kSlack);
+  if (zero && (reused || kMemoryChecks)) std::memset(memory, 0, bytes);
   return memory;
 }
 
 void release(void* memory) {
   Cache& all = cache();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const std::size_t size = header_of(memory)->size;
+  allow_access(header_of(memory), kAlignment);
+  const std::size_t size = header_of(memory)->size, lent = header_of(memory)->lent;
+  if (kMemoryChecks) require_unwritten(static_cast<unsigned char*>(memory) + lent, kSlack, lent);
+  forbid_access(header_of(memory), size + kAlignment + kSlack);
   all.free_blocks[size].push_back(memory);
   all.allocated -= size;
 }

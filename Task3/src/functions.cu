@@ -5,6 +5,15 @@
 
 namespace mytensor {
 
+namespace {
+
+// As Python knows them, in the order of the enumerations.
+constexpr const char* kBinaryNames[] = {"add",     "sub",     "mul",   "div",     "pow",
+                                        "maximum", "minimum", "equal", "greater", "greater_equal"};
+constexpr const char* kDerivativeNames[] = {"relu_backward", "sigmoid_backward", "tanh_backward"};
+
+}  // namespace
+
 void refuse(const std::string& text) { throw std::invalid_argument(text); }
 
 void require_same_device(const char* function, std::initializer_list<const Tensor*> tensors) {
@@ -22,6 +31,11 @@ void require_rank(const char* function, const char* name, const Tensor& tensor, 
     refuse(std::string(function) + ": " + name + " must have " + std::to_string(rank) + " axes, not shape " +
            tensor.shape().text());
   }
+}
+
+Shape result_shape(const std::string& function, const std::vector<Index>& sizes, const std::string& from) {
+  if (!Shape::fits(sizes)) refuse(function + ": " + from + " would give 2^31 elements or more, " + text_of(sizes));
+  return Shape(sizes);
 }
 
 void require_shape(const char* function, const char* name, const Tensor& tensor, const Shape& shape) {
@@ -53,8 +67,9 @@ Tensor unary(Unary operation, const Tensor& x) {
 }
 
 Tensor derivative(Derivative operation, const Tensor& x, const Tensor& out_grad) {
-  require_same_device("backward", {&x, &out_grad});
-  require_shape("backward", "out_grad", out_grad, x.shape());
+  const char* function = kDerivativeNames[int(operation)];
+  require_same_device(function, {&x, &out_grad});
+  require_shape(function, "out_grad", out_grad, x.shape());
   const Tensor gradient = out_grad.in_layout(x.layout());
   Tensor result(x.shape(), x.device(), x.layout());
   operators_of(x.device()).derivative(operation, x.data(), gradient.data(), result.data(), x.count());
@@ -71,32 +86,34 @@ Axes repeated(Axes strides, const Axes& from, const Axes& to) {
   return strides;
 }
 
-Shape broadcast_shape(const Shape& a, const Shape& b) {
-  const int rank = std::max(a.rank(), b.rank());
-  std::vector<Index> sizes(rank);
-  for (int axis = 1; axis <= rank; ++axis) {  // from the last one
-    const Index size_a = axis <= a.rank() ? a[a.rank() - axis] : 1, size_b = axis <= b.rank() ? b[b.rank() - axis] : 1;
-    if (size_a != size_b && size_a != 1 && size_b != 1) {
-      refuse("shapes " + a.text() + " and " + b.text() + " cannot be broadcast together");
-    }
-    sizes[rank - axis] = std::max(size_a, size_b);
+// The sizes that both may be repeated to; none if there are no such.
+std::optional<std::vector<Index>> broadcast_sizes(const std::vector<Index>& a, const std::vector<Index>& b) {
+  const std::vector<Index>&longer = a.size() < b.size() ? b : a, &shorter = a.size() < b.size() ? a : b;
+  std::vector<Index> sizes = longer;
+  for (std::size_t axis = 0; axis < shorter.size(); ++axis) {
+    Index& size = sizes[longer.size() - shorter.size() + axis];
+    if (size == 1) size = shorter[axis];
+    if (size != shorter[axis] && shorter[axis] != 1) return std::nullopt;
   }
-  return Shape(sizes);
+  return sizes;
 }
 
 }  // namespace
 
 Tensor binary(Binary operation, const Tensor& a, const Tensor& b) {
-  require_same_device("elementwise function", {&a, &b});
-  const Shape shape = broadcast_shape(a.shape(), b.shape());
+  const std::string function = kBinaryNames[int(operation)];
+  require_same_device(function.c_str(), {&a, &b});
+  const auto sizes = broadcast_sizes(a.shape().sizes(), b.shape().sizes());
+  if (!sizes) refuse(function + ": " + a.shape().text() + " and " + b.shape().text() + " cannot be broadcast together");
+  const Shape shape = result_shape(function, *sizes, a.shape().text() + " and " + b.shape().text());
   const Operators& table = operators_of(a.device());
   if (a.shape() == b.shape() || a.shape().rank() == 0 || b.shape().rank() == 0) {  // in whatever order memory has
     const Tensor& leading = a.shape().rank() ? a : b;
     const Tensor right = a.shape() == b.shape() ? b.in_layout(a.layout()) : b;
     Tensor result(shape, a.device(), leading.layout());
-    const Axes flat = {{0, 0, 0, 1}}, single = {{0, 0, 0, 0}}, sizes = {{1, 1, 1, result.count()}};
+    const Axes flat = {{0, 0, 0, 1}}, single = {{0, 0, 0, 0}};
     table.binary(operation, a.data(), a.shape().rank() ? flat : single, right.data(), b.shape().rank() ? flat : single,
-                 result.data(), sizes);
+                 result.data(), {{1, 1, 1, result.count()}});
     return result;
   }
   Tensor result(shape, a.device());
@@ -124,8 +141,8 @@ std::vector<bool> named_axes(const char* function, const Tensor& x, const std::o
 
 }  // namespace
 
-Tensor reduce(Reduction operation, const Tensor& x, const std::optional<std::vector<Index>>& axes, bool keepdims) {
-  const char* function = operation == Reduction::Sum ? "sum" : "max";
+Tensor reduce(const char* function, Reduction operation, const Tensor& x, const std::optional<std::vector<Index>>& axes,
+              bool keepdims) {
   const std::vector<bool> named = named_axes(function, x, axes);
   std::vector<Index> shape;
   for (int axis = 0; axis < x.shape().rank(); ++axis) {
@@ -142,20 +159,24 @@ Tensor reduce(Reduction operation, const Tensor& x, const std::optional<std::vec
 }
 
 Tensor mean(const Tensor& x, const std::optional<std::vector<Index>>& axes, bool keepdims) {
-  const Tensor sum = reduce(Reduction::Sum, x, axes, keepdims);
+  const Tensor sum = reduce("mean", Reduction::Sum, x, axes, keepdims);
   return binary(Binary::Mul, sum, full(Shape{}, float(sum.count()) / float(x.count()), x.device()));
 }
 
 Tensor reshape(const Tensor& x, std::vector<Index> sizes) {
-  Index known = 1;
-  constexpr Index kTooMany = Index(1) << 31;
-  for (Index size : sizes) {
-    if (size != -1) known = std::min(known * std::clamp<Index>(size, 0, kTooMany), kTooMany);
-  }
+  const std::string wanted = text_of(sizes);
   const auto open = std::find(sizes.begin(), sizes.end(), -1);
-  if (open != sizes.end() && known > 0 && x.count() % known == 0) *open = x.count() / known;
+  if (open != sizes.end()) {
+    if (std::find(open + 1, sizes.end(), -1) != sizes.end()) {
+      refuse("reshape: only one size may be -1, not two of " + wanted);
+    }
+    *open = 1;
+    if (Shape::fits(sizes)) *open = x.count() / Shape(sizes).count();
+  }
+  if (!Shape::fits(sizes) || Shape(sizes).count() != x.count()) {
+    refuse("reshape: " + x.shape().text() + " cannot become " + wanted);
+  }
   const Shape shape(sizes);
-  if (shape.count() != x.count()) refuse("reshape: " + x.shape().text() + " cannot become " + shape.text());
   if (shape == x.shape()) return x;
   return x.in_layout(Layout::RowMajor).viewed_as(shape);
 }
@@ -181,7 +202,7 @@ Tensor transpose(const Tensor& x, const std::optional<std::vector<Index>>& axes)
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
-  if (broadcast_shape(x.shape(), shape) != shape) {
+  if (broadcast_sizes(x.shape().sizes(), shape.sizes()) != shape.sizes()) {
     refuse("broadcast_to: " + x.shape().text() + " cannot become " + shape.text());
   }
   Tensor result(shape, x.device());
@@ -196,25 +217,26 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
                              (transpose_b ? " transposed" : "");
   const int rank_a = a.shape().rank(), rank_b = b.shape().rank();
   if (rank_a < 2 || rank_b < 2) refuse("matmul: both need 2 axes or more, not " + shapes);
-  if (transpose_a) {  // rows must lie together
-    std::vector<Index> order(rank_a);
-    for (int axis = 0; axis < rank_a; ++axis) order[axis] = axis;
-    std::swap(order[rank_a - 1], order[rank_a - 2]);
-    return matmul(transpose(a, order), b, false, transpose_b);
+  const Axes own_a = a.sizes(), own_b = b.sizes();
+  const Index m = own_a[transpose_a ? 3 : 2], k = own_a[transpose_a ? 2 : 3];
+  const Index n = own_b[transpose_b ? 2 : 3], k_of_b = own_b[transpose_b ? 3 : 2];
+  if (k != k_of_b) {
+    refuse("matmul: inner sizes " + std::to_string(k) + " and " + std::to_string(k_of_b) + " differ, of " + shapes);
   }
-  const Tensor left = a.in_layout(Layout::RowMajor), right = b.in_layout(Layout::RowMajor);
-  const Axes sizes_a = left.sizes(), sizes_b = right.sizes();
-  const Index m = sizes_a[2], k = sizes_a[3];
-  const Index n = transpose_b ? sizes_b[2] : sizes_b[3], k_of_b = transpose_b ? sizes_b[3] : sizes_b[2];
-  if (k != k_of_b) refuse("matmul: inner sizes " + std::to_string(k) + " and " + std::to_string(k_of_b) + " differ, of " + shapes);
-
   std::vector<Index> batch_a = a.shape().sizes(), batch_b = b.shape().sizes();
   batch_a.resize(rank_a - 2);
   batch_b.resize(rank_b - 2);
-  std::vector<Index> shape = broadcast_shape(Shape(batch_a), Shape(batch_b)).sizes();
-  shape.insert(shape.end(), {m, n});
-  Tensor result(Shape(shape), a.device());
-  const Axes sizes = result.sizes();
+  auto batch = broadcast_sizes(batch_a, batch_b);
+  if (!batch) refuse("matmul: the leading axes of " + shapes + " cannot be broadcast together");
+  batch->insert(batch->end(), {m, n});
+  Tensor result(result_shape("matmul", *batch, shapes), a.device());
+
+  std::vector<Index> order(rank_a);  // of a's axes: in the kernel its rows lie together
+  for (int axis = 0; axis < rank_a; ++axis) order[axis] = axis;
+  if (transpose_a) std::swap(order[rank_a - 1], order[rank_a - 2]);
+  const Tensor left = transpose_a ? transpose(a, order) : a.in_layout(Layout::RowMajor);
+  const Tensor right = b.in_layout(Layout::RowMajor);
+  const Axes sizes = result.sizes(), sizes_a = left.sizes(), sizes_b = right.sizes();
   const Axes strides_a = repeated(left.strides(), sizes_a, {{sizes[0], sizes[1], sizes_a[2], sizes_a[3]}});
   const Axes strides_b = repeated(right.strides(), sizes_b, {{sizes[0], sizes[1], sizes_b[2], sizes_b[3]}});
   for (Index i = 0; i < sizes[0]; ++i) {

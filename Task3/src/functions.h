@@ -18,6 +18,9 @@ void require_rank(const char* function, const char* name, const Tensor& tensor, 
 // Refuses a tensor that has not this shape.
 void require_shape(const char* function, const char* name, const Tensor& tensor, const Shape& shape);
 
+// The shape of what `function` makes of `from`, in words; refuses one of too many elements.
+Shape result_shape(const std::string& function, const std::vector<Index>& sizes, const std::string& from);
+
 Tensor full(const Shape& shape, float value, Device device);
 void fill(Tensor& tensor, float value);
 void assign(Tensor& tensor, const Tensor& from);
@@ -26,8 +29,9 @@ Tensor unary(Unary operation, const Tensor& x);
 Tensor derivative(Derivative operation, const Tensor& x, const Tensor& out_grad);
 Tensor binary(Binary operation, const Tensor& a, const Tensor& b);  // broadcasts as NumPy does
 
-// Axes may be negative; none given means all.
-Tensor reduce(Reduction operation, const Tensor& x, const std::optional<std::vector<Index>>& axes, bool keepdims);
+// Axes may be negative; none given means all. `function` is what errors call it.
+Tensor reduce(const char* function, Reduction operation, const Tensor& x, const std::optional<std::vector<Index>>& axes,
+              bool keepdims);
 Tensor mean(const Tensor& x, const std::optional<std::vector<Index>>& axes, bool keepdims);
 
 Tensor reshape(const Tensor& x, std::vector<Index> sizes);  // one size may be -1

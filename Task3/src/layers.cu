@@ -5,16 +5,18 @@
 namespace mytensor {
 namespace {
 
-// Position of a kernel's starts along an axis, or a refusal that names both sizes.
-Index out_size(const char* function, Index size, Index kernel, Index stride, Index pad) {
-  if (kernel < 1 || stride < 1 || pad < 0 || kernel > (Index(1) << 31) || stride > (Index(1) << 31) ||
-      pad > (Index(1) << 31)) {
-    refuse(std::string(function) + ": kernel and stride must be 1 or more and padding 0 or more, not " +
+constexpr Index kTooLarge = Index(1) << 31;
+
+// The number of a kernel's places along axis 2 or 3 of x.
+Index out_size(const char* function, const Tensor& x, int axis, Index kernel, Index stride, Index pad) {
+  const Index size = x.shape()[axis];
+  if (kernel < 1 || stride < 1 || pad < 0 || kernel >= kTooLarge || stride >= kTooLarge || pad >= kTooLarge) {
+    refuse(std::string(function) + ": kernel and stride must be 1 or more and padding 0 or more, below 2^31, not " +
            std::to_string(kernel) + ", " + std::to_string(stride) + " and " + std::to_string(pad));
   }
   if (kernel > size + 2 * pad) {
-    refuse(std::string(function) + ": a window of " + std::to_string(kernel) + " does not fit into " +
-           std::to_string(size) + " with padding " + std::to_string(pad));
+    refuse(std::string(function) + ": a window of " + std::to_string(kernel) + " does not fit into the " +
+           std::to_string(size) + " of x of shape " + x.shape().text() + " with padding " + std::to_string(pad));
   }
   return (size + 2 * pad - kernel) / stride + 1;
 }
@@ -23,9 +25,15 @@ Window window_of(const char* function, const Tensor& x, Index out_channels, Inde
                  Sliding s) {
   require_rank(function, "x", x, 4);
   const Shape& shape = x.shape();
-  return {shape[0], shape[1], shape[2], shape[3], kernel_h, kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w,
-          out_channels, out_size(function, shape[2], kernel_h, s.stride_h, s.pad_h),
-          out_size(function, shape[3], kernel_w, s.stride_w, s.pad_w)};
+  const Window w = {shape[0], shape[1], shape[2], shape[3],
+                    kernel_h, kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w,
+                    out_channels, out_size(function, x, 2, kernel_h, s.stride_h, s.pad_h),
+                    out_size(function, x, 3, kernel_w, s.stride_w, s.pad_w)};
+  if (w.taps() >= kTooLarge) {
+    refuse(std::string(function) + ": a window of " + std::to_string(kernel_h) + "x" + std::to_string(kernel_w) +
+           " has 2^31 elements or more");
+  }
+  return w;
 }
 
 Window conv_window(const char* function, const Tensor& x, const Tensor& weight, Sliding sliding) {
@@ -39,7 +47,9 @@ Window conv_window(const char* function, const Tensor& x, const Tensor& weight, 
   return window_of(function, x, weight.shape()[0], weight.shape()[2], weight.shape()[3], sliding);
 }
 
-Shape out_shape(const Window& w) { return {w.batch, w.out_channels, w.out_height, w.out_width}; }
+Shape out_shape(const char* function, const Tensor& x, const Window& w) {
+  return result_shape(function, {w.batch, w.out_channels, w.out_height, w.out_width}, "x of shape " + x.shape().text());
+}
 
 // Where a convolution's result lies: batch-last if its channels are too few to fill the vectors of a processor, and the
 // pictures are not.
@@ -102,7 +112,7 @@ Tensor conv_forward(const Tensor& x, const Tensor& weight, const std::optional<T
   check_bias("conv2d", x, bias, w.out_channels);
   const Operators& table = operators_of(x.device());
   const Tensor weights = weight.in_layout(Layout::RowMajor);
-  Tensor y(out_shape(w), x.device(), layout_for(w));
+  Tensor y(out_shape("conv2d", x, w), x.device(), layout_for(w));
   if (y.layout() == Layout::BatchLast) {
     table.narrow_conv_forward(w, x.in_layout(Layout::BatchLast).data(), weights.data(), data_of(bias), y.data());
   } else {
@@ -116,7 +126,7 @@ Gradients conv_backward(const Tensor& x, const Tensor& weight, bool has_bias, co
                         bool need_x) {
   const Window w = conv_window("conv2d_backward", x, weight, sliding);
   require_same_device("conv2d_backward", {&x, &out_grad});
-  require_shape("conv2d_backward", "out_grad", out_grad, out_shape(w));
+  require_shape("conv2d_backward", "out_grad", out_grad, out_shape("conv2d_backward", x, w));
   const Operators& table = operators_of(x.device());
   const Layout layout = layout_for(w);
   std::optional<Tensor> x_grad, bias_grad;
@@ -137,10 +147,10 @@ Gradients conv_backward(const Tensor& x, const Tensor& weight, bool has_bias, co
 
 namespace {
 
-Window pool_window(const Tensor& x, Index kernel_h, Index kernel_w, Sliding s) {
-  const Window w = window_of("pooling", x, x.shape().rank() == 4 ? x.shape()[1] : 0, kernel_h, kernel_w, s);
+Window pool_window(const char* function, const Tensor& x, Index kernel_h, Index kernel_w, Sliding s) {
+  const Window w = window_of(function, x, x.shape().rank() == 4 ? x.shape()[1] : 0, kernel_h, kernel_w, s);
   if (2 * s.pad_h > kernel_h || 2 * s.pad_w > kernel_w) {
-    refuse("pooling: padding " + std::to_string(s.pad_h) + "x" + std::to_string(s.pad_w) +
+    refuse(std::string(function) + ": padding " + std::to_string(s.pad_h) + "x" + std::to_string(s.pad_w) +
            " is more than half the window of " + std::to_string(kernel_h) + "x" + std::to_string(kernel_w));
   }
   return w;
@@ -163,10 +173,11 @@ Window as_channels_last(Window w, Layout layout) {
 }  // namespace
 
 Tensor pool_forward(Pooling kind, const Tensor& x, Index kernel_h, Index kernel_w, Sliding sliding) {
-  const Window w = pool_window(x, kernel_h, kernel_w, sliding);
+  const char* function = kind == Pooling::Max ? "max_pool2d" : "avg_pool2d";
+  const Window w = pool_window(function, x, kernel_h, kernel_w, sliding);
   const Operators& table = operators_of(x.device());
   const Layout layout = pool_layout(x);
-  Tensor y(out_shape(w), x.device(), layout);
+  Tensor y(out_shape(function, x, w), x.device(), layout);
   (kind == Pooling::Max ? table.max_pool_forward : table.average_pool_forward)(as_channels_last(w, layout),
                                                                                x.in_layout(layout).data(), y.data());
   return y;
@@ -174,9 +185,10 @@ Tensor pool_forward(Pooling kind, const Tensor& x, Index kernel_h, Index kernel_
 
 Tensor pool_backward(Pooling kind, const Tensor& x, const Tensor& out_grad, Index kernel_h, Index kernel_w,
                      Sliding sliding) {
-  const Window w = pool_window(x, kernel_h, kernel_w, sliding);
-  require_same_device("pooling_backward", {&x, &out_grad});
-  require_shape("pooling_backward", "out_grad", out_grad, out_shape(w));
+  const char* function = kind == Pooling::Max ? "max_pool2d_backward" : "avg_pool2d_backward";
+  const Window w = pool_window(function, x, kernel_h, kernel_w, sliding);
+  require_same_device(function, {&x, &out_grad});
+  require_shape(function, "out_grad", out_grad, out_shape(function, x, w));
   const Operators& table = operators_of(x.device());
   const Layout layout = pool_layout(x);
   const Tensor gradient = out_grad.in_layout(layout);
@@ -235,8 +247,8 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& x, const Te
   require_rank("batch_norm_backward", "x", x, 4);
   require_shape("batch_norm_backward", "out_grad", out_grad, x.shape());
   const Index channels = x.shape()[1];
-  for (const Tensor* tensor : {&weight, &mean, &rstd}) {
-    require_shape("batch_norm_backward", "weight, mean and rstd", *tensor, {channels});
+  for (const auto& [name, tensor] : {std::pair{"weight", &weight}, {"mean", &mean}, {"rstd", &rstd}}) {
+    require_shape("batch_norm_backward", name, *tensor, {channels});
   }
   Tensor x_grad(x.shape(), x.device(), Layout::ChannelsLast), weight_grad({channels}, x.device());
   Tensor bias_grad({channels}, x.device());
@@ -249,10 +261,10 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& x, const Te
 namespace {
 
 // The order of axes that exchanges `axis` and the last one; none if it is the last.
-std::optional<std::vector<Index>> to_the_end(const Tensor& x, Index axis) {
+std::optional<std::vector<Index>> to_the_end(const char* function, const Tensor& x, Index axis) {
   const Index rank = x.shape().rank(), counted = axis < 0 ? axis + rank : axis;
   if (counted < 0 || counted >= rank) {
-    refuse("softmax: axis " + std::to_string(axis) + " is not one of shape " + x.shape().text());
+    refuse(std::string(function) + ": axis " + std::to_string(axis) + " is not one of shape " + x.shape().text());
   }
   if (counted == rank - 1) return std::nullopt;
   std::vector<Index> order;
@@ -264,7 +276,7 @@ std::optional<std::vector<Index>> to_the_end(const Tensor& x, Index axis) {
 }  // namespace
 
 Tensor softmax_forward(const Tensor& x, Index axis, bool logarithm) {
-  if (const auto order = to_the_end(x, axis)) {
+  if (const auto order = to_the_end(logarithm ? "log_softmax" : "softmax", x, axis)) {
     return transpose(softmax_forward(transpose(x, order), -1, logarithm), order);
   }
   const Index classes = x.shape()[x.shape().rank() - 1];
@@ -275,9 +287,10 @@ Tensor softmax_forward(const Tensor& x, Index axis, bool logarithm) {
 }
 
 Tensor softmax_backward(const Tensor& y, const Tensor& out_grad, Index axis, bool logarithm) {
-  require_same_device("softmax_backward", {&y, &out_grad});
-  require_shape("softmax_backward", "out_grad", out_grad, y.shape());
-  if (const auto order = to_the_end(y, axis)) {
+  const char* function = logarithm ? "log_softmax_backward" : "softmax_backward";
+  require_same_device(function, {&y, &out_grad});
+  require_shape(function, "out_grad", out_grad, y.shape());
+  if (const auto order = to_the_end(function, y, axis)) {
     return transpose(softmax_backward(transpose(y, order), transpose(out_grad, order), -1, logarithm), order);
   }
   const Index classes = y.shape()[y.shape().rank() - 1];
@@ -288,12 +301,17 @@ Tensor softmax_backward(const Tensor& y, const Tensor& out_grad, Index axis, boo
   return x_grad;
 }
 
-Labels checked_labels(const std::vector<double>& values, const Tensor& logits) {
-  require_rank("cross_entropy", "logits", logits, 2);
-  const Index rows = logits.shape()[0], classes = logits.shape()[1];
-  if (Index(values.size()) != rows) {
-    refuse("cross_entropy: " + std::to_string(values.size()) + " labels for logits of shape " + logits.shape().text());
+void check_label_shape(const char* function, const std::vector<Index>& sizes, const Tensor& logits) {
+  require_rank(function, "logits", logits, 2);
+  if (sizes != std::vector<Index>{logits.shape()[0]}) {
+    refuse(std::string(function) + ": labels must have shape (" + std::to_string(logits.shape()[0]) + ",) or " +
+           logits.shape().text() + ", as the logits have, not " + text_of(sizes));
   }
+}
+
+Labels checked_labels(const char* function, const std::vector<double>& values, const Tensor& logits) {
+  check_label_shape(function, {Index(values.size())}, logits);
+  const Index classes = logits.shape()[1];
   Labels labels;
   labels.indices.reserve(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -301,8 +319,9 @@ Labels checked_labels(const std::vector<double>& values, const Tensor& logits) {
     if (!(value >= 0 && value < double(classes) && value == std::floor(value))) {
       std::string text = std::to_string(value);
       if (value == std::floor(value) && std::abs(value) < 1e18) text = std::to_string(Index(value));
-      refuse("cross_entropy: label " + text + " at position " + std::to_string(i) + " is no class from 0 to " +
-             std::to_string(classes - 1) + " (logits have shape " + logits.shape().text() + ")");
+      refuse(std::string(function) + ": label " + text + " at position " + std::to_string(i) +
+             " is no class from 0 to " + std::to_string(classes - 1) + " (logits have shape " + logits.shape().text() +
+             ")");
     }
     labels.indices.push_back(std::int32_t(value));
   }
@@ -311,21 +330,21 @@ Labels checked_labels(const std::vector<double>& values, const Tensor& logits) {
 
 namespace {
 
-Targets targets_of(const Tensor& logits, const Labels& labels, float smoothing) {
-  require_rank("cross_entropy", "logits", logits, 2);
+Targets targets_of(const char* function, const Tensor& logits, const Labels& labels, float smoothing) {
+  require_rank(function, "logits", logits, 2);
   if (!(smoothing >= 0 && smoothing <= 1)) {
-    refuse("cross_entropy: label_smoothing must be from 0 to 1, not " + std::to_string(smoothing));
+    refuse(std::string(function) + ": label_smoothing must be from 0 to 1, not " + std::to_string(smoothing));
   }
   if (!labels.probabilities) return {labels.indices.data(), nullptr};
-  require_same_device("cross_entropy", {&logits, &*labels.probabilities});
-  require_shape("cross_entropy", "labels", *labels.probabilities, logits.shape());
+  require_same_device(function, {&logits, &*labels.probabilities});
+  require_shape(function, "labels", *labels.probabilities, logits.shape());
   return {nullptr, labels.probabilities->data()};
 }
 
 }  // namespace
 
 Tensor cross_entropy_forward(const Tensor& logits, const Labels& labels, float smoothing) {
-  const Targets targets = targets_of(logits, labels, smoothing);
+  const Targets targets = targets_of("cross_entropy", logits, labels, smoothing);
   Tensor loss(Shape{}, logits.device());
   operators_of(logits.device()).cross_entropy_forward(logits.data(), targets, smoothing, logits.shape()[0],
                                                       logits.shape()[1], loss.data());
@@ -333,9 +352,11 @@ Tensor cross_entropy_forward(const Tensor& logits, const Labels& labels, float s
 }
 
 Tensor cross_entropy_backward(const Tensor& logits, const Labels& labels, const Tensor& out_grad, float smoothing) {
-  const Targets targets = targets_of(logits, labels, smoothing);
+  const Targets targets = targets_of("cross_entropy_backward", logits, labels, smoothing);
   require_same_device("cross_entropy_backward", {&logits, &out_grad});
-  if (out_grad.count() != 1) refuse("cross_entropy_backward: out_grad is one number, not of shape " + out_grad.shape().text());
+  if (out_grad.count() != 1) {
+    refuse("cross_entropy_backward: out_grad is one number, not of shape " + out_grad.shape().text());
+  }
   Tensor result(logits.shape(), logits.device());
   operators_of(logits.device()).cross_entropy_backward(logits.data(), targets, smoothing, logits.shape()[0],
                                                        logits.shape()[1], out_grad.data(), result.data());
@@ -376,8 +397,9 @@ void sgd_step(std::vector<Tensor>& parameters, const std::vector<Tensor>& gradie
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     Tensor& parameter = parameters[i];
     const Tensor gradient = gradients[i].in_layout(parameter.layout());
-    operators_of(parameter.device()).sgd(parameter.data(), gradient.data(), momentum != 0 ? momentums[i].data() : nullptr,
-                                         parameter.count(), rate, momentum, weight_decay, nesterov);
+    float* buffer = momentum != 0 ? momentums[i].data() : nullptr;
+    operators_of(parameter.device()).sgd(parameter.data(), gradient.data(), buffer, parameter.count(), rate, momentum,
+                                         weight_decay, nesterov);
   }
 }
 

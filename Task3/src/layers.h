@@ -43,8 +43,10 @@ struct Labels {
   std::vector<std::int32_t> indices;
   std::optional<Tensor> probabilities;
 };
+// Refuses labels that are not one for each row of logits.
+void check_label_shape(const char* function, const std::vector<Index>& sizes, const Tensor& logits);
 // Refuses indices outside the classes, naming the first and its position.
-Labels checked_labels(const std::vector<double>& values, const Tensor& logits);
+Labels checked_labels(const char* function, const std::vector<double>& values, const Tensor& logits);
 
 Tensor cross_entropy_forward(const Tensor& logits, const Labels& labels, float smoothing);
 Tensor cross_entropy_backward(const Tensor& logits, const Labels& labels, const Tensor& out_grad, float smoothing);

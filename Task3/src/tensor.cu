@@ -1,5 +1,6 @@
 #include "tensor.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 
@@ -8,22 +9,22 @@
 
 namespace mytensor {
 
-Shape::Shape(const std::vector<Index>& sizes) {
-  constexpr Index kMostElements = (Index(1) << 31) - 1;
-  rank_ = int(sizes.size());
-  Index count = 1;
-  bool fits = sizes.size() <= std::size_t(kMaxRank);
-  for (std::size_t axis = 0; fits && axis < sizes.size(); ++axis) {
-    fits = sizes[axis] >= 1 && sizes[axis] <= kMostElements / count;
-    if (fits) count *= sizes[axis];
-    sizes_[axis] = sizes[axis];
+bool Shape::fits(const std::vector<Index>& sizes) {
+  if (sizes.size() > std::size_t(kMaxRank)) return false;
+  Index room = (Index(1) << 31) - 1;
+  for (Index size : sizes) {
+    if (size < 1 || size > room) return false;
+    room /= size;
   }
-  if (!fits) {
-    std::string text;
-    for (Index size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
-    throw std::invalid_argument("a tensor has 0 to 4 axes, each of size 1 or more, and fewer than 2^31 elements; not (" +
-                                text + ")");
+  return true;
+}
+
+Shape::Shape(const std::vector<Index>& sizes) : rank_(int(sizes.size())) {
+  if (!fits(sizes)) {
+    throw std::invalid_argument("a tensor has 0 to 4 axes, each of size 1 or more, and fewer than 2^31 elements; not " +
+                                text_of(sizes));
   }
+  std::copy(sizes.begin(), sizes.end(), sizes_);
 }
 
 Index Shape::count() const {
@@ -40,10 +41,16 @@ bool Shape::operator==(const Shape& other) const {
   return true;
 }
 
-std::string Shape::text() const {
+std::string Shape::text() const { return text_of(sizes()); }
+
+std::string text_of(const std::vector<Index>& sizes) {
+  constexpr std::size_t kMostShown = 8;
   std::string text = "(";
-  for (int axis = 0; axis < rank_; ++axis) text += (axis ? ", " : "") + std::to_string(sizes_[axis]);
-  return text + (rank_ == 1 ? ",)" : ")");
+  for (std::size_t axis = 0; axis < std::min(sizes.size(), kMostShown); ++axis) {
+    text += (axis ? ", " : "") + std::to_string(sizes[axis]);
+  }
+  if (sizes.size() > kMostShown) text += ", and " + std::to_string(sizes.size() - kMostShown) + " more";
+  return text + (sizes.size() == 1 ? ",)" : ")");
 }
 
 std::atomic<Index> Storage::live_{0};
@@ -112,7 +119,7 @@ Tensor Tensor::viewed_as(const Shape& shape) const {
 }
 
 const Operators& operators_of(Device device) {
-  if (device == Device::GPU) {
+  if (device != Device::CPU) {
     throw std::invalid_argument("there is no GPU: this build of mytensor has the CPU back end alone");
   }
   return cpu_operators();

@@ -23,8 +23,10 @@ class Shape {
 
   Shape() = default;
   Shape(std::initializer_list<Index> sizes) : Shape(std::vector<Index>(sizes)) {}
-  // Throws std::invalid_argument for more than four axes, a size below 1, or 2^31 elements or more.
+  // Throws std::invalid_argument for sizes that do not fit.
   explicit Shape(const std::vector<Index>& sizes);
+  // Not for more than four axes, a size below 1, or 2^31 elements or more.
+  static bool fits(const std::vector<Index>& sizes);
 
   int rank() const { return rank_; }
   Index operator[](int axis) const { return sizes_[axis]; }
@@ -32,12 +34,15 @@ class Shape {
   bool operator==(const Shape& other) const;
   bool operator!=(const Shape& other) const { return !(*this == other); }
   std::vector<Index> sizes() const { return {sizes_, sizes_ + rank_}; }
-  std::string text() const;  // "(64, 3, 32, 32)"
+  std::string text() const;
 
  private:
   int rank_ = 0;
   Index sizes_[kMaxRank] = {};
 };
+
+// "(64, 3, 32, 32)", whether these make a shape or not.
+std::string text_of(const std::vector<Index>& sizes);
 
 // The memory of one tensor and of all that share it. `live()` counts the storages that exist.
 class Storage {

@@ -1,9 +1,8 @@
 // The Python module `mytensor`: converts arguments and calls the checked functions; nothing is computed here.
 #include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include "allocator.h"
+#include "arguments.h"
 #include "cpu/settings.h"
 #include "cpu/variants.h"
 #include "layers.h"
@@ -19,26 +18,32 @@ using namespace mytensor;
 namespace {
 
 using OptionalTensor = std::optional<Tensor>;
-using OptionalAxes = std::optional<std::variant<Index, std::vector<Index>>>;
+using Int = Whole<Index>;
+using Tensors = List<Tensor>;
+using OptionalAxes = std::optional<std::variant<Int, Sizes>>;
 
-// The dense float32 array of what NumPy makes of `object`; complex numbers, text and objects are refused.
-py::array_t<float> float_array(const py::object& object) {
-  const py::module_ numpy = py::module_::import("numpy");
-  const py::array array = numpy.attr("asarray")(object);
-  if (std::string("biuf").find(array.dtype().kind()) == std::string::npos) {
-    throw py::type_error("an array of numbers is needed, not of dtype " + py::str(array.dtype()).cast<std::string>());
+// An argument that is True or False, and not what Python takes for true.
+py::arg flag(const char* name) { return py::arg(name).noconvert(); }
+
+std::vector<Index> sizes_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
+
+// What NumPy makes of `object`, if its dtype is of one of these kinds.
+py::array array_of(const py::object& object, const char* kinds, const char* what) {
+  const bool whole = PyLong_Check(object.ptr());  // of any size, where NumPy's have 64 bits
+  const py::array array =
+      py::module_::import("numpy").attr("asarray")(whole ? py::float_(object.cast<Real>()) : object);
+  if (std::string(kinds).find(array.dtype().kind()) == std::string::npos) {
+    throw py::type_error(what + (" of dtype " + py::str(array.dtype()).cast<std::string>()));
   }
-  return numpy.attr("ascontiguousarray")(array, "dtype"_a = "float32").attr("reshape")(array.attr("shape"));
+  return array;
 }
 
-Shape shape_of(const py::array& array) {
-  return Shape(std::vector<Index>(array.shape(), array.shape() + array.ndim()));
-}
-
+// Copies an array of numbers, which may be repeated without end by strides of 0: its shape is looked at first.
 Tensor from_numpy(const py::object& object, Device device) {
-  const py::array_t<float> array = float_array(object);
-  Tensor result(shape_of(array), device);
-  std::memcpy(result.data(), array.data(), std::size_t(array.size()) * sizeof(float));
+  const py::array array = array_of(object, "biuf", "an array of numbers is needed, not");
+  Tensor result(Shape(sizes_of(array)), device);
+  const py::array dense = py::module_::import("numpy").attr("ascontiguousarray")(array, "dtype"_a = "float32");
+  std::memcpy(result.data(), dense.data(), std::size_t(result.count()) * sizeof(float));
   return result;
 }
 
@@ -50,39 +55,46 @@ py::array_t<float> to_numpy(const Tensor& tensor) {
   return result;
 }
 
+std::vector<Index> indices_of(const Sizes& sizes) { return {sizes.values.begin(), sizes.values.end()}; }
+
 std::optional<std::vector<Index>> axes_of(const OptionalAxes& axes) {
   if (!axes) return std::nullopt;
-  if (const Index* axis = std::get_if<Index>(&*axes)) return std::vector<Index>{*axis};
-  return std::get<std::vector<Index>>(*axes);
+  if (const Int* axis = std::get_if<Int>(&*axes)) return std::vector<Index>{*axis};
+  return indices_of(std::get<Sizes>(*axes));
+}
+
+// The Tensor that `object` is, if it is one; `py::isinstance` is true of those as well that were never initialised.
+OptionalTensor tensor_in(const py::object& object) {
+  py::detail::make_caster<Tensor> tensor;
+  if (!tensor.load(object, false)) return std::nullopt;
+  return py::detail::cast_op<Tensor&>(tensor);
 }
 
 // An operand that is a number becomes a tensor on the other operand's device.
 Tensor operand(const py::object& object, const py::object& other) {
-  if (py::isinstance<Tensor>(object)) return object.cast<Tensor>();
-  if (!py::isinstance<Tensor>(other)) throw py::type_error("at least one operand must be a Tensor");
-  if (!PyFloat_Check(object.ptr()) && !PyLong_Check(object.ptr()) && !py::hasattr(object, "__float__")) {
+  if (const OptionalTensor tensor = tensor_in(object)) return *tensor;
+  const OptionalTensor beside = tensor_in(other);
+  if (!beside) throw py::type_error("at least one operand must be a Tensor");
+  py::detail::make_caster<Real> number;
+  if (!number.load(object, false)) {
+    const std::string shape = py::isinstance<py::array>(object) ? " of shape " + text_of(sizes_of(object)) : "";
     throw py::type_error("an operand must be a Tensor or a number, not " +
-                         py::str(py::type::of(object)).cast<std::string>());
+                         py::str(py::type::of(object)).cast<std::string>() + shape);
   }
-  return full(Shape{}, object.cast<float>(), other.cast<Tensor>().device());
+  return full(Shape{}, py::detail::cast_op<Real>(number), beside->device());
 }
 
-Labels labels_of(const py::object& object, const Tensor& logits) {
-  py::array array;
-  if (py::isinstance<Tensor>(object)) {
-    const Tensor tensor = object.cast<Tensor>();
-    if (tensor.shape().rank() == 2) return {{}, tensor.in_layout(Layout::RowMajor)};
-    array = to_numpy(tensor);
-  } else {
-    array = py::module_::import("numpy").attr("asarray")(object);
-    if (array.ndim() == 2) return {{}, from_numpy(array, logits.device())};
-    if (std::string("iuf").find(array.dtype().kind()) == std::string::npos) {
-      throw py::type_error("labels must be numbers, not of dtype " + py::str(array.dtype()).cast<std::string>());
-    }
+Labels labels_of(const char* function, const py::object& object, const Tensor& logits) {
+  if (const OptionalTensor tensor = tensor_in(object)) {
+    if (tensor->shape().rank() == 2) return {{}, tensor->in_layout(Layout::RowMajor)};
+    return labels_of(function, to_numpy(*tensor), logits);
   }
-  if (array.ndim() != 1) refuse("cross_entropy: labels must have shape (N,) or (N, K), not " + shape_of(array).text());
+  const py::array array = array_of(object, "biuf", "labels must be numbers, not");
+  if (array.ndim() == 2) return {{}, from_numpy(array, logits.device())};
+  if (array.dtype().kind() == 'b') throw py::type_error("labels must be numbers, not of dtype bool");
+  check_label_shape(function, sizes_of(array), logits);
   const auto values = py::array_t<double, py::array::c_style | py::array::forcecast>(array);  // exact up to 2^53
-  return checked_labels({values.data(), values.data() + values.size()}, logits);
+  return checked_labels(function, {values.data(), values.data() + values.size()}, logits);
 }
 
 template <Unary kOperation>
@@ -98,8 +110,8 @@ Tensor binary_function(const py::object& a, const py::object& b) {
 void bind_tensor(py::module_& module) {
   py::enum_<Device>(module, "TensorDevice").value("CPU", Device::CPU).value("GPU", Device::GPU);
   py::class_<Tensor>(module, "Tensor", "float32 numbers with zero to four axes, on a device.")
-      .def(py::init([](const std::vector<Index>& shape, Device device) {
-             return Tensor(Shape(shape), device, Layout::RowMajor, true);
+      .def(py::init([](const Sizes& shape, Device device) {
+             return Tensor(Shape(indices_of(shape)), device, Layout::RowMajor, true);
            }),
            "shape"_a, "device"_a = Device::CPU, "Zeros.")
       .def_static("from_numpy", &from_numpy, "array"_a, py::kw_only(), "device"_a = Device::CPU,
@@ -120,12 +132,13 @@ void bind_tensor(py::module_& module) {
              return tensor;
            })
       .def("copy_", &assign, "other"_a, "Overwrite with the values of a tensor of the same shape.")
-      .def("fill_", &fill, "value"_a)
+      .def("fill_", [](Tensor& tensor, Real value) { fill(tensor, float(value)); }, "value"_a)
       .def("__repr__", [](const Tensor& tensor) {
-        return "mytensor.Tensor(" + tensor.shape().text() + ", " + (tensor.device() == Device::CPU ? "CPU" : "GPU") + ")";
+        const char* device = tensor.device() == Device::CPU ? "CPU" : "GPU";
+        return "mytensor.Tensor(" + tensor.shape().text() + ", " + device + ")";
       });
-  module.def("full", [](const std::vector<Index>& shape, float value, Device device) {
-    return full(Shape(shape), value, device);
+  module.def("full", [](const Sizes& shape, Real value, Device device) {
+    return full(Shape(indices_of(shape)), float(value), device);
   }, "shape"_a, "value"_a, "device"_a = Device::CPU);
 }
 
@@ -149,53 +162,60 @@ void bind_functions(py::module_& module) {
   module.def("sigmoid", &unary_function<Unary::Sigmoid>, "x"_a);
   module.def("tanh", &unary_function<Unary::Tanh>, "x"_a);
   module.def("sum", [](const Tensor& x, const OptionalAxes& axes, bool keepdims) {
-    return reduce(Reduction::Sum, x, axes_of(axes), keepdims);
-  }, "x"_a, "axes"_a = py::none(), "keepdims"_a = false);
+    return reduce("sum", Reduction::Sum, x, axes_of(axes), keepdims);
+  }, "x"_a, "axes"_a = py::none(), flag("keepdims") = false);
   module.def("mean", [](const Tensor& x, const OptionalAxes& axes, bool keepdims) {
     return mean(x, axes_of(axes), keepdims);
-  }, "x"_a, "axes"_a = py::none(), "keepdims"_a = false);
+  }, "x"_a, "axes"_a = py::none(), flag("keepdims") = false);
   module.def("max", [](const Tensor& x, const OptionalAxes& axes, bool keepdims) {
-    return reduce(Reduction::Max, x, axes_of(axes), keepdims);
-  }, "x"_a, "axes"_a = py::none(), "keepdims"_a = false);
-  module.def("reshape", &reshape, "x"_a, "shape"_a);
-  module.def("transpose", &transpose, "x"_a, "axes"_a = py::none());
-  module.def("broadcast_to", [](const Tensor& x, const std::vector<Index>& shape) {
-    return broadcast_to(x, Shape(shape));
+    return reduce("max", Reduction::Max, x, axes_of(axes), keepdims);
+  }, "x"_a, "axes"_a = py::none(), flag("keepdims") = false);
+  module.def("reshape", [](const Tensor& x, const Sizes& shape) { return reshape(x, indices_of(shape)); }, "x"_a, "shape"_a);
+  module.def("transpose", [](const Tensor& x, const std::optional<Sizes>& axes) {
+    return transpose(x, axes ? std::optional(indices_of(*axes)) : std::nullopt);
+  }, "x"_a, "axes"_a = py::none());
+  module.def("broadcast_to", [](const Tensor& x, const Sizes& shape) {
+    return broadcast_to(x, Shape(indices_of(shape)));
   }, "x"_a, "shape"_a);
-  module.def("matmul", &matmul, "a"_a, "b"_a, "transpose_a"_a = false, "transpose_b"_a = false);
+  module.def("matmul", &matmul, "a"_a, "b"_a, flag("transpose_a") = false, flag("transpose_b") = false);
 }
 
 void bind_layers(py::module_& nn) {
   nn.def("linear_forward", &linear_forward, "x"_a, "weight"_a, "bias"_a = py::none());
-  nn.def("linear_backward", [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& out_grad,
-                               bool need_x) {
+  nn.def("linear_backward", [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                               const Tensor& out_grad, bool need_x) {
     return linear_backward(x, weight, bias.has_value(), out_grad, need_x);
-  }, "x"_a, "weight"_a, "bias"_a, "out_grad"_a, "need_x"_a = true);
-  nn.def("conv_forward", [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Index stride_h,
-                            Index stride_w, Index pad_h, Index pad_w) {
+  }, "x"_a, "weight"_a, "bias"_a, "out_grad"_a, flag("need_x") = true);
+  nn.def("conv_forward", [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Int stride_h,
+                            Int stride_w, Int pad_h, Int pad_w) {
     return conv_forward(x, weight, bias, {stride_h, stride_w, pad_h, pad_w});
   }, "x"_a, "weight"_a, "bias"_a, "stride_h"_a, "stride_w"_a, "pad_h"_a, "pad_w"_a);
   nn.def("conv_backward", [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& out_grad,
-                             Index stride_h, Index stride_w, Index pad_h, Index pad_w, bool need_x) {
+                             Int stride_h, Int stride_w, Int pad_h, Int pad_w, bool need_x) {
     return conv_backward(x, weight, bias.has_value(), out_grad, {stride_h, stride_w, pad_h, pad_w}, need_x);
-  }, "x"_a, "weight"_a, "bias"_a, "out_grad"_a, "stride_h"_a, "stride_w"_a, "pad_h"_a, "pad_w"_a, "need_x"_a = true);
+  }, "x"_a, "weight"_a, "bias"_a, "out_grad"_a, "stride_h"_a, "stride_w"_a, "pad_h"_a, "pad_w"_a,
+         flag("need_x") = true);
 
   const auto bind_pooling = [&](const char* forward, const char* backward, Pooling kind) {
-    nn.def(forward, [kind](const Tensor& x, Index kernel_h, Index kernel_w, Index stride_h, Index stride_w, Index pad_h,
-                           Index pad_w) {
+    nn.def(forward, [kind](const Tensor& x, Int kernel_h, Int kernel_w, Int stride_h, Int stride_w, Int pad_h,
+                           Int pad_w) {
       return pool_forward(kind, x, kernel_h, kernel_w, {stride_h, stride_w, pad_h, pad_w});
     }, "x"_a, "kernel_h"_a, "kernel_w"_a, "stride_h"_a, "stride_w"_a, "pad_h"_a, "pad_w"_a);
-    nn.def(backward, [kind](const Tensor& x, const Tensor& out_grad, Index kernel_h, Index kernel_w, Index stride_h,
-                            Index stride_w, Index pad_h, Index pad_w) {
+    nn.def(backward, [kind](const Tensor& x, const Tensor& out_grad, Int kernel_h, Int kernel_w, Int stride_h,
+                            Int stride_w, Int pad_h, Int pad_w) {
       return pool_backward(kind, x, out_grad, kernel_h, kernel_w, {stride_h, stride_w, pad_h, pad_w});
     }, "x"_a, "out_grad"_a, "kernel_h"_a, "kernel_w"_a, "stride_h"_a, "stride_w"_a, "pad_h"_a, "pad_w"_a);
   };
   bind_pooling("maxpool_forward", "maxpool_backward", Pooling::Max);
   bind_pooling("avgpool_forward", "avgpool_backward", Pooling::Average);
 
-  nn.def("batchnorm_forward", &batch_norm_forward, "x"_a, "weight"_a, "bias"_a, "running_mean"_a, "running_var"_a,
-         "training"_a, "momentum"_a, "eps"_a);
-  nn.def("batchnorm_backward", &batch_norm_backward, "x"_a, "weight"_a, "mean"_a, "rstd"_a, "out_grad"_a, "training"_a);
+  nn.def("batchnorm_forward", [](const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& running_mean,
+                                 Tensor& running_var, bool training, Real momentum, Real eps) {
+    return batch_norm_forward(x, weight, bias, running_mean, running_var, training, float(momentum), float(eps));
+  }, "x"_a, "weight"_a, "bias"_a, "running_mean"_a, "running_var"_a,
+         flag("training"), "momentum"_a, "eps"_a);
+  nn.def("batchnorm_backward", &batch_norm_backward, "x"_a, "weight"_a, "mean"_a, "rstd"_a, "out_grad"_a,
+         flag("training"));
   nn.def("relu_forward", &unary_function<Unary::Relu>, "x"_a);
   nn.def("sigmoid_forward", &unary_function<Unary::Sigmoid>, "x"_a);
   nn.def("tanh_forward", &unary_function<Unary::Tanh>, "x"_a);
@@ -209,35 +229,38 @@ void bind_layers(py::module_& nn) {
 
   for (const bool logarithm : {false, true}) {
     nn.def(logarithm ? "log_softmax_forward" : "softmax_forward",
-           [logarithm](const Tensor& x, Index axis) { return softmax_forward(x, axis, logarithm); }, "x"_a,
+           [logarithm](const Tensor& x, Int axis) { return softmax_forward(x, axis, logarithm); }, "x"_a,
            "axis"_a = -1);
     nn.def(logarithm ? "log_softmax_backward" : "softmax_backward",
-           [logarithm](const Tensor& y, const Tensor& out_grad, Index axis) {
+           [logarithm](const Tensor& y, const Tensor& out_grad, Int axis) {
              return softmax_backward(y, out_grad, axis, logarithm);
            },
            "y"_a, "out_grad"_a, "axis"_a = -1);
   }
-  nn.def("cross_entropy_forward", [](const Tensor& logits, const py::object& labels, float smoothing) {
-    return cross_entropy_forward(logits, labels_of(labels, logits), smoothing);
+  nn.def("cross_entropy_forward", [](const Tensor& logits, const py::object& labels, Real smoothing) {
+    return cross_entropy_forward(logits, labels_of("cross_entropy", labels, logits), smoothing);
   }, "logits"_a, "labels"_a, "label_smoothing"_a = 0.0f);
   nn.def("cross_entropy_backward", [](const Tensor& logits, const py::object& labels, const Tensor& out_grad,
-                                      float smoothing) {
-    return cross_entropy_backward(logits, labels_of(labels, logits), out_grad, smoothing);
+                                      Real smoothing) {
+    return cross_entropy_backward(logits, labels_of("cross_entropy_backward", labels, logits), out_grad, smoothing);
   }, "logits"_a, "labels"_a, "out_grad"_a, "label_smoothing"_a = 0.0f);
-  nn.def("dropout_forward", &dropout, "x"_a, "p"_a, "seed"_a, "offset"_a);
-  nn.def("dropout_backward", &dropout, "out_grad"_a, "p"_a, "seed"_a, "offset"_a);
+  for (const auto& [name, argument] : {std::pair{"dropout_forward", "x"}, {"dropout_backward", "out_grad"}}) {
+    nn.def(name, [](const Tensor& x, Real p, Whole<std::uint64_t> seed, Whole<std::uint64_t> offset) {
+      return dropout(x, float(p), seed, offset);
+    }, py::arg(argument), "p"_a, "seed"_a, "offset"_a);
+  }
 
   // Tensors share their storage with their copies here, so the updates reach Python's.
-  nn.def("sgd_step", [](std::vector<Tensor> params, const std::vector<Tensor>& grads, std::vector<Tensor> momentums,
-                        float lr, float momentum, float weight_decay, bool nesterov) {
-    sgd_step(params, grads, momentums, lr, momentum, weight_decay, nesterov);
-  }, "params"_a, "grads"_a, "momentums"_a, "lr"_a, "momentum"_a, "weight_decay"_a, "nesterov"_a);
-  nn.def("adam_step", [](std::vector<Tensor> params, const std::vector<Tensor>& grads, std::vector<Tensor> exp_avgs,
-                         std::vector<Tensor> exp_avg_sqs, double lr, double beta1, double beta2, double eps,
-                         double weight_decay, bool decoupled, Index step) {
-    adam_step(params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, decoupled, step);
+  nn.def("sgd_step", [](Tensors params, const Tensors& grads, Tensors momentums, Real lr, Real momentum,
+                        Real weight_decay, bool nesterov) {
+    sgd_step(params.values, grads.values, momentums.values, float(lr), float(momentum), float(weight_decay), nesterov);
+  }, "params"_a, "grads"_a, "momentums"_a, "lr"_a, "momentum"_a, "weight_decay"_a, flag("nesterov"));
+  nn.def("adam_step", [](Tensors params, const Tensors& grads, Tensors exp_avgs, Tensors exp_avg_sqs, Real lr,
+                         Real beta1, Real beta2, Real eps, Real weight_decay, bool decoupled, Int step) {
+    adam_step(params.values, grads.values, exp_avgs.values, exp_avg_sqs.values, lr, beta1, beta2, eps, weight_decay,
+              decoupled, step);
   }, "params"_a, "grads"_a, "exp_avgs"_a, "exp_avg_sqs"_a, "lr"_a, "beta1"_a, "beta2"_a, "eps"_a, "weight_decay"_a,
-         "decoupled"_a, "step"_a);
+         flag("decoupled"), "step"_a);
 }
 
 void bind_machine(py::module_& module) {
@@ -248,7 +271,7 @@ void bind_machine(py::module_& module) {
   module.def("cuda_available", [] { return false; });
   module.def("cpu_variants", &cpu_variants, "The instruction sets that this processor can run, fastest first.");
   module.def("cpu_variant", [] { return std::string(cpu_operators().name); });
-  module.def("set_cpu_variant", &set_cpu_variant, "name"_a);
+  module.def("set_cpu_variant", [](const py::str& name) { set_cpu_variant(name); }, "name"_a);
   module.def("winograd_enabled", &winograd_enabled, "Whether 3x3 convolutions may be done by Winograd's algorithm.");
   module.def("enable_winograd", &enable_winograd, "enabled"_a, "Allow Winograd's algorithm, or use direct sums alone.");
   module.def("get_num_threads", [] {
@@ -258,10 +281,17 @@ void bind_machine(py::module_& module) {
     return 1;
 #endif
   });
-  module.def("set_num_threads", [](int count) {
-    if (count < 1) refuse("set_num_threads: at least one thread is needed, not " + std::to_string(count));
+  module.def("set_num_threads", [](Int count) {
 #ifdef _OPENMP
-    omp_set_num_threads(count);
+    const int most = std::max(64, omp_get_num_procs());  // the process ends where the system gives no more threads
+#else
+    const int most = 64;
+#endif
+    if (count < 1 || count > most) {
+      refuse("set_num_threads: 1 to " + std::to_string(most) + " threads may be used, not " + std::to_string(count));
+    }
+#ifdef _OPENMP
+    omp_set_num_threads(int(count));
 #endif
   }, "count"_a);
 }

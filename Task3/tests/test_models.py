@@ -75,6 +75,7 @@ def test_logits_are_those_of_pytorch(name):
 SEEDS = range(3)
 
 
+@pytest.mark.usefixtures("each_cpu_variant")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_lenet_trains_as_in_pytorch_for_fifty_steps(optimizer):
     ours = [drifts("lenet", optimizer, steps=50, size=16, seed=seed)[0].max() for seed in SEEDS]

@@ -10,6 +10,8 @@ from against_torch import assert_close, normal
 import mytorch
 from mytorch import Tensor, TensorDevice, nn
 
+pytestmark = pytest.mark.usefixtures("each_cpu_variant")
+
 
 class Block(nn.Module):
     """A module with parts of every kind, in PyTorch and in mytorch (its state has the same names and order)."""

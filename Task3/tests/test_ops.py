@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import mytorch
 from mytorch.ops.matmul import MatMul
 
+pytestmark = pytest.mark.usefixtures("each_cpu_variant")
+
 SHAPES = [(), (1,), (3,), (4, 1), (1, 5), (2, 3), (2, 1, 3), (2, 3, 4, 5)]
 # Pairs that broadcast: a scalar, new leading axes, inner axes, both ways at once.
 BROADCASTS = [((), ()), ((3,), ()), ((), (2, 3)), ((2, 3), (3,)), ((4, 1, 3), (2, 1)), ((2, 1, 3), (1, 4, 1)),
@@ -397,7 +399,7 @@ def test_shapes_that_do_not_fit_are_named(call, shape):
         call(mytorch.Tensor(normal(2, 3)))
 
 
-@pytest.mark.parametrize("stride", [2.5, "2", (1, 2, 3), None])
+@pytest.mark.parametrize("stride", [2.5, "2", (1, 2, 3), None, True])
 def test_a_stride_that_is_no_whole_number_or_pair_is_refused(stride):
     with pytest.raises(TypeError, match="stride is a whole number or a pair"):
         mytorch.conv2d(mytorch.Tensor(normal(1, 1, 4, 4)), mytorch.Tensor(normal(1, 1, 2, 2)), stride=stride)

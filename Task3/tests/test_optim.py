@@ -12,6 +12,8 @@ from against_torch import normal
 
 from mytorch import Tensor, nn, optim
 
+pytestmark = pytest.mark.usefixtures("each_cpu_variant")
+
 SHAPES = [(3, 4), (5,), ()]
 CASES = [
     ("SGD", {"lr": 0.1}),

@@ -164,6 +164,23 @@ def test_a_copied_folder_needs_no_build_and_notices_a_change(tree, fake, tmp_pat
     assert "(changed: sources)" in capsys.readouterr().err
 
 
+def test_a_build_for_tests_lies_elsewhere_and_its_flags_come_last(tree, fake, tmp_path):
+    own, flags = extension.build(tree), ("-O1", "-fsanitize=thread")
+    files = {path: path.stat().st_mtime_ns for path in tree.rglob("*")}
+    fake.compiled()
+    other = tmp_path / "not yet" / "there"
+    assert extension.build(tree, into=other, extra_flags=flags) == other / own.name
+    calls = [call for call in fake.calls() if call[0] == "+" and "openmp.cpp" not in call]  # of compiler and linker
+    assert len(calls) == len(ALL) + 1 and all(" -O1 -fsanitize=thread " in call for call in calls)
+    assert all(call.rindex("-O1") > max(call.rfind("-O2"), call.rfind("-O3")) for call in calls)
+    fake.compiled()
+    extension.build(tree, into=other, extra_flags=flags)
+    assert not fake.calls()
+    extension.build(tree, into=other, extra_flags=flags[:1])
+    assert fake.compiled() == ALL
+    assert files == {path: path.stat().st_mtime_ns for path in tree.rglob("*")}
+
+
 @pytest.mark.parametrize("cxx, options", [("c++", ""), ("c++ -first --second", "-first --second ")])
 def test_CXX_may_have_options(tree, fake, monkeypatch, cxx, options):
     monkeypatch.setenv("PATH", str(fake.folder), prepend=os.pathsep)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import mytorch
 from mytorch import Tensor, TensorDevice
 
+pytestmark = pytest.mark.usefixtures("each_cpu_variant")
+
 GRID = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
 UNALIGNED = np.frombuffer(b"\0" + np.arange(6, dtype=np.float32).tobytes(), np.float32, offset=1)
 READ_ONLY = np.arange(3.0)

@@ -68,7 +68,7 @@ def operands(*values: Any) -> tuple[Tensor, ...]:
 
 def pair(value: int | tuple[int, int], name: str) -> tuple[int, int]:
     """(height, width) from one number for both, or from a pair."""
-    if isinstance(value, Integral):
+    if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value), int(value)
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{name} is a whole number or a pair (height, width), got {value!r}")

@@ -6,7 +6,8 @@
 namespace mytensor {
 namespace {
 
-// With fewer channels than this a tap's run is too short to be multiplied by itself: the whole window is copied together.
+// With fewer channels than this a tap's run is too short to be multiplied by itself: the whole window is copied
+// together.
 constexpr Index kShortRun = 16;
 
 // Walks over `count` pixels from number `first` on, picture row by picture row: calls use(r, n, y, x, length) for the

@@ -1,4 +1,7 @@
 // One value in, one value out; two values with broadcasting; and copies that change the order of axes.
+//
+// The loops do not ask for vectors (`omp simd`): the compilers make them of what can be, and clang would warn of the
+// others, those that call expf or powf.
 #pragma once
 
 #include "vector.h"
@@ -8,12 +11,12 @@ namespace {
 
 template <typename Function>
 void map(const float* x, float* out, Index count, const Function& function) {
-#pragma omp parallel for simd schedule(static) if (count > kParallelWork)
+#pragma omp parallel for schedule(static) if (count > kParallelWork)
   for (Index i = 0; i < count; ++i) out[i] = function(x[i]);
 }
 
 void fill(float* out, Index count, float value) {
-#pragma omp parallel for simd schedule(static) if (count > kParallelWork)
+#pragma omp parallel for schedule(static) if (count > kParallelWork)
   for (Index i = 0; i < count; ++i) out[i] = value;
 }
 
@@ -37,7 +40,7 @@ void unary(Unary operation, const float* x, float* out, Index count) {
 
 template <typename Function>
 void map2(const float* x, const float* y, float* out, Index count, const Function& function) {
-#pragma omp parallel for simd schedule(static) if (count > kParallelWork)
+#pragma omp parallel for schedule(static) if (count > kParallelWork)
   for (Index i = 0; i < count; ++i) out[i] = function(x[i], y[i]);
 }
 

@@ -18,8 +18,8 @@ inline Index packed_size(Index columns, Index taps, Index depth) {
   return ceil_div(columns, panel_width(columns)) * panel_width(columns) * taps * depth;
 }
 
-// Packs element (column, tap, d) = from[column * column_stride + tap * tap_stride + d * depth_stride]; columns beyond the
-// last are zero.
+// Packs element (column, tap, d) = from[column * column_stride + tap * tap_stride + d * depth_stride]; columns beyond
+// the last are zero.
 void pack(const float* from, Index columns, Index taps, Index depth, Index column_stride, Index tap_stride,
           Index depth_stride, float* panels) {
   const Index width = panel_width(columns);
@@ -37,6 +37,15 @@ void pack(const float* from, Index columns, Index taps, Index depth, Index colum
   }
 }
 
+// The function of a tile that is `rows` high, one of those that are compiled for each height.
+template <template <int, int> class Tile, int kVectors, int kRows = kTileRows>
+auto tile_of(Index rows) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return tile_of<Tile, kVectors, kRows - 1>(rows);
+  }
+  return Tile<kRows, kVectors>::run;
+}
+
 // ---- rows times a panel ---------------------------------------------------------------------------------------------
 
 // A sum of more products than this is made of partial sums: its rounding errors then grow with the number of those and
@@ -45,70 +54,49 @@ constexpr Index kPartialSum = 128;
 
 // out[r][column] = bias[column] + sum over tap and d of rows[tap * tap_stride + r][d] * panel[tap][d][column]
 template <int kRows, int kVectors>
-void multiply_tile(const float* const* rows, Index tap_stride, Index taps, Index depth, const float* panel,
-                   const float* bias, float* out, Index out_stride, Index columns) {
-  constexpr Index width = Index(kVectors) * kLanes;
-  Vector sum[kRows][kVectors], total[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = load(bias + v * kLanes), total[r][v] = Vector{};
-  }
-  Index products = 0;  // in the partial sum
-  for (Index tap = 0; tap < taps; ++tap) {
-    const float* row[kRows];
-    for (int r = 0; r < kRows; ++r) row[r] = rows[tap * tap_stride + r];
-    for (Index first = 0; first < depth; first += kPartialSum) {
-      const Index last = min_of(depth, first + kPartialSum);
-      if (products + last - first > kPartialSum) {
-        for (int r = 0; r < kRows; ++r) {
-          for (int v = 0; v < kVectors; ++v) total[r][v] += sum[r][v], sum[r][v] = Vector{};
+struct MultiplyTile {
+  static void run(const float* const* rows, Index tap_stride, Index taps, Index depth, const float* panel,
+                  const float* bias, float* out, Index out_stride, Index columns) {
+    constexpr Index width = Index(kVectors) * kLanes;
+    Vector sum[kRows][kVectors], total[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = load(bias + v * kLanes), total[r][v] = Vector{};
+    }
+    Index products = 0;  // in the partial sum
+    for (Index tap = 0; tap < taps; ++tap) {
+      const float* row[kRows];
+      for (int r = 0; r < kRows; ++r) row[r] = rows[tap * tap_stride + r];
+      for (Index first = 0; first < depth; first += kPartialSum) {
+        const Index last = min_of(depth, first + kPartialSum);
+        if (products + last - first > kPartialSum) {
+          for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVectors; ++v) total[r][v] += sum[r][v], sum[r][v] = Vector{};
+          }
+          products = 0;
         }
-        products = 0;
-      }
-      products += last - first;
-      for (Index d = first; d < last; ++d, panel += width) {
-        Vector right[kVectors];
-        for (int v = 0; v < kVectors; ++v) right[v] = load(panel + v * kLanes);
+        products += last - first;
+        for (Index d = first; d < last; ++d, panel += width) {
+          Vector right[kVectors];
+          for (int v = 0; v < kVectors; ++v) right[v] = load(panel + v * kLanes);
 #pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r][d] * right[v];
+          for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r][d] * right[v];
+          }
         }
       }
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] += total[r][v];
-  }
-  for (int r = 0; r < kRows; ++r) {
-    if (columns == width) {
-      for (int v = 0; v < kVectors; ++v) store(out + r * out_stride + v * kLanes, sum[r][v]);
-    } else {
-      std::memcpy(out + r * out_stride, sum[r], columns * sizeof(float));
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += total[r][v];
+    }
+    for (int r = 0; r < kRows; ++r) {
+      if (columns == width) {
+        for (int v = 0; v < kVectors; ++v) store(out + r * out_stride + v * kLanes, sum[r][v]);
+      } else {
+        std::memcpy(out + r * out_stride, sum[r], columns * sizeof(float));
+      }
     }
   }
-}
-
-using MultiplyTile = void (*)(const float* const*, Index, Index, Index, const float*, const float*, float*, Index,
-                              Index);
-
-template <int kVectors>
-MultiplyTile multiply_tile_of(Index rows) {
-  switch (rows) {
-    case 1: return multiply_tile<1, kVectors>;
-    case 2: return multiply_tile<2, kVectors>;
-    case 3: return multiply_tile<3, kVectors>;
-    case 4: return multiply_tile<4, kVectors>;
-    case 5: return multiply_tile<5, kVectors>;
-#if defined(__AVX512F__)
-    case 6: return multiply_tile<6, kVectors>;
-    case 7: return multiply_tile<7, kVectors>;
-    case 8: return multiply_tile<8, kVectors>;
-    case 9: return multiply_tile<9, kVectors>;
-    case 10: return multiply_tile<10, kVectors>;
-    case 11: return multiply_tile<11, kVectors>;
-#endif
-    default: return multiply_tile<kTileRows, kVectors>;
-  }
-}
+};
 
 // The rows of a dense matrix: one tap.
 struct DenseRows {
@@ -132,7 +120,7 @@ inline void multiply_rows(const float* const* rows, Index count, Index tap_strid
   for (Index column = 0; column < columns; column += width) {
     for (Index tile = 0; tile < tiles; ++tile) {  // tiles of equal height, give or take one row
       const Index top = tile * count / tiles, height = (tile + 1) * count / tiles - top;
-      (wide ? multiply_tile_of<2> : multiply_tile_of<1>)(height)(
+      (wide ? tile_of<MultiplyTile, 2> : tile_of<MultiplyTile, 1>)(height)(
           rows + top, tap_stride, taps, depth, panels + column * taps * depth, bias ? bias + column : zeros,
           out + top * columns + column, columns, min_of(width, columns - column));
     }
@@ -151,7 +139,9 @@ void multiply(const Rows& source, Index m, Index columns, const float* panels, c
   const Index block_rows = kTileRows * max_of(1, min_of(8, tiles / (4 * thread_limit())));
   const Index padded = ceil_div(columns, width) * width;
   Scratch padded_bias(padded);
-  for (Index column = 0; column < padded; ++column) padded_bias.data[column] = bias && column < columns ? bias[column] : 0;
+  for (Index column = 0; column < padded; ++column) {
+    padded_bias.data[column] = bias && column < columns ? bias[column] : 0;
+  }
   const Index pointer_floats = ceil_div(block_rows * taps * Index(sizeof(float*)), Index(sizeof(float)));
   const Index thread_floats = ceil_div(pointer_floats + block_rows * source.patch_size(), 16) * 16;
   Scratch scratch(thread_floats * thread_limit());
@@ -172,55 +162,35 @@ void multiply(const Rows& source, Index m, Index columns, const float* panels, c
 
 // sum[r][column] += sum over p of left[p][r] * right[p * right_stride + column]
 template <int kRows, int kVectors>
-void outer_tile(const float* const* left, Index offset, const float* right, Index right_stride, Index count, float* sums,
-                Index sums_stride) {
-  Vector sum[kRows][kVectors] = {};
-  for (Index p = 0; p < count; ++p, right += right_stride) {
-    const float* row = left[p] + offset;
-    Vector across[kVectors];
-    for (int v = 0; v < kVectors; ++v) across[v] = load(right + v * kLanes);
+struct OuterTile {
+  static void run(const float* const* left, Index offset, const float* right, Index right_stride, Index count,
+                  float* sums, Index sums_stride) {
+    Vector sum[kRows][kVectors] = {};
+    for (Index p = 0; p < count; ++p, right += right_stride) {
+      const float* row = left[p] + offset;
+      Vector across[kVectors];
+      for (int v = 0; v < kVectors; ++v) across[v] = load(right + v * kLanes);
 #pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r] * across[v];
+      }
+    }
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += row[r] * across[v];
+      for (int v = 0; v < kVectors; ++v) {
+        float* to = sums + r * sums_stride + v * kLanes;
+        store(to, load(to) + sum[r][v]);
+      }
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      float* to = sums + r * sums_stride + v * kLanes;
-      store(to, load(to) + sum[r][v]);
-    }
-  }
-}
-
-using OuterTile = void (*)(const float* const*, Index, const float*, Index, Index, float*, Index);
-
-template <int kVectors>
-OuterTile outer_tile_of(Index rows) {
-  switch (rows) {
-    case 1: return outer_tile<1, kVectors>;
-    case 2: return outer_tile<2, kVectors>;
-    case 3: return outer_tile<3, kVectors>;
-    case 4: return outer_tile<4, kVectors>;
-    case 5: return outer_tile<5, kVectors>;
-#if defined(__AVX512F__)
-    case 6: return outer_tile<6, kVectors>;
-    case 7: return outer_tile<7, kVectors>;
-    case 8: return outer_tile<8, kVectors>;
-    case 9: return outer_tile<9, kVectors>;
-    case 10: return outer_tile<10, kVectors>;
-    case 11: return outer_tile<11, kVectors>;
-#endif
-    default: return outer_tile<kTileRows, kVectors>;
-  }
-}
+};
 
 // How far apart the rows of `sum_outer_products` lie.
 inline Index padded_columns(Index columns) { return ceil_div(columns, panel_width(columns)) * panel_width(columns); }
 
 // sums[(tap * depth + d) * padded_columns + column] = sum over m of source row m of that tap [d] * right[m][column]
 //
-// Threads share the pairs of tap and tile; where the rows must be copied together first, and the sums are few, they share
-// the rows instead, in a number of shares that does not depend on the number of threads.
+// Threads share the pairs of tap and tile; where the rows must be copied together first, and the sums are few, they
+// share the rows instead, in a number of shares that does not depend on the number of threads.
 // Reads up to a panel's width beyond the last row of `right`: every tensor's memory has that much to spare.
 template <typename Rows>
 void sum_outer_products(const Rows& source, Index m, const float* right, Index columns, float* sums) {
@@ -254,7 +224,7 @@ void sum_outer_products(const Rows& source, Index m, const float* right, Index c
         located = tap;
         const Index top = tile * depth / tiles, height = (tile + 1) * depth / tiles - top;
         for (Index column = 0; column < columns; column += width) {
-          (wide ? outer_tile_of<2> : outer_tile_of<1>)(height)(
+          (wide ? tile_of<OuterTile, 2> : tile_of<OuterTile, 1>)(height)(
               rows, top, right + first * columns + column, columns, count,
               own + (tap * depth + top) * stride + column, stride);
         }
@@ -307,7 +277,9 @@ void linear_backward(const float* x, const float* weight, const float* y_grad, f
     const Index stride = padded_columns(in);
     Scratch sums(out * stride);
     sum_outer_products(DenseRows{y_grad, out}, n, x, in, sums.data);
-    for (Index row = 0; row < out; ++row) std::memcpy(weight_grad + row * in, sums.data + row * stride, in * sizeof(float));
+    for (Index row = 0; row < out; ++row) {
+      std::memcpy(weight_grad + row * in, sums.data + row * stride, in * sizeof(float));
+    }
   }
   if (bias_grad) sum_rows(y_grad, n, out, bias_grad);
 }

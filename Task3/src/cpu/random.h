@@ -7,7 +7,8 @@
 namespace mytensor {
 namespace {
 
-// Philox-4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"): four random words for each counter.
+// Philox-4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"): four random words for each
+// counter.
 inline void philox(std::uint64_t seed, std::uint64_t counter, std::uint32_t* out) {
   std::uint32_t c0 = std::uint32_t(counter), c1 = std::uint32_t(counter >> 32), c2 = 0, c3 = 0;
   std::uint32_t k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);

@@ -282,7 +282,7 @@ void winograd_weight_gradient(const Window& w, const float* x, const float* y_gr
       for (Index part = 0; part < parts; ++part) {
         const Index top = part * w.channels / parts, height = (part + 1) * w.channels / parts - top;
         for (Index k = 0; k < w.out_channels; k += width) {
-          (wide ? outer_tile_of<2> : outer_tile_of<1>)(height)(
+          (wide ? tile_of<OuterTile, 2> : tile_of<OuterTile, 1>)(height)(
               left, top, gradients.data + p * out_stride + k, w.out_channels, count,
               sums.data + p * sums_stride + top * sums_row + k, sums_row);
         }
