@@ -62,7 +62,7 @@ def test_results_and_gradients_are_those_of_float64_within_the_digits_that_it_co
         mytensor.enable_winograd(enabled)
         assert mytensor.winograd_enabled() is enabled
         found = convolve(arrays, padding)
-        assert max(errors(found, right)) < (TOLERANCE if enabled else 2e-6)
+        assert max(errors(found, right)) < (TOLERANCE if enabled else 5e-6)
         exact[enabled] = found
     if mytensor.cpu_variant() != "reference" and shape[3] > 1:  # else both would test the same
         assert not np.array_equal(exact[True][0], exact[False][0])
