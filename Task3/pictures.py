@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from folders import PictureFiles
 from utils import UserError, progress_bar, write_file
 
 CACHE_FOLDER = ".decoded"
+LONGEST_WRITE = 3600  # seconds that nobody needs to write a cache
 DECODER_VERSION = 1  # part of the cache's fingerprint: raise it when `read_picture` changes what it returns
 DECODING_THREADS = 4  # Pillow gives up the interpreter's lock while it decodes
 
@@ -129,6 +131,9 @@ def _write_cache(cache: Path, fingerprint: bytes, pictures: np.ndarray) -> None:
     own = cache.with_name(f"{cache.name}.{secrets.token_hex(4)}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
+        for left in cache.parent.glob(f"*{cache.name}.*"):  # by a process that was killed while it wrote
+            if time.time() - left.stat().st_mtime > LONGEST_WRITE:
+                left.unlink()
         write_file(own, b"".join((fingerprint, pictures.data)))
         os.replace(own, cache)
     except (OSError, UserError):

@@ -324,6 +324,18 @@ def test_a_full_disk_leaves_no_half_cache(tree, decoded, capsys, monkeypatch):
     assert not list((tree / pictures.CACHE_FOLDER).iterdir())
 
 
+def test_what_a_killed_process_left_of_a_cache_is_removed_and_what_another_writes_stays(tree, decoded):
+    folder = tree / pictures.CACHE_FOLDER
+    folder.mkdir()
+    left, fresh = [".train.uint8.0a1b2c3d.tmp", "train.uint8.4e5f6071"], [".train.uint8.89abcdef.tmp"]
+    for name in (*left, *fresh):
+        (folder / name).write_bytes(b"half")
+    for name in left:
+        os.utime(folder / name, (0, 0))
+    decoded(tree / "train")
+    assert sorted(os.listdir(folder)) == [*fresh, "train.uint8"]
+
+
 def test_the_first_damaged_picture_ends_the_decoding(tree, decoded):
     for name in ("b/3.png", "c/1.png"):
         (tree / "train" / name).write_bytes(b"")

@@ -180,8 +180,10 @@ RIGHT: dict[str, Callable[[Draw], list[str]]] = {
     "nn.sgd_step": lists_of(3, "0.1", "0.9", "0.01", "True"),
     "nn.adam_step": lists_of(4, "0.1", "0.9", "0.99", "1e-8", "0.01", "True", "3"),
     **{name: fixed([]) for name in ("live_tensors", "memory_allocated", "memory_reserved", "empty_cache",
-                                    "cuda_available", "cpu_variants", "cpu_variant", "get_num_threads")},
+                                    "cuda_available", "cpu_variants", "cpu_variant", "get_num_threads",
+                                    "winograd_enabled")},
     "set_cpu_variant": fixed(["'reference'"], ["'baseline'"]),
+    "enable_winograd": fixed(["False"], ["True"]),
     "set_num_threads": fixed(["1"], ["2"]),
 }
 REFUSED_HERE = {"Tensor.gpu": one_tensor}  # right, but for what this machine or build lacks
