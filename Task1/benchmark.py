@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -91,13 +92,14 @@ def loader_of(count: int, augmentation: str = "standard") -> Loader:
 
 
 class PerPicture(Dataset):
-    """The usual way: each picture goes on its own through torchvision's transforms."""
+    """The usual way, that of torchvision's CIFAR10: each picture goes on its own, as one of Pillow's, through them."""
 
     def __init__(self, count: int) -> None:
-        self.pictures, self.labels = noise(count)
+        pictures, self.labels = noise(count)
+        self.pictures = pictures.permute(0, 2, 3, 1).contiguous().numpy()
         mean, std = STATISTICS["cifar10"]
         self.transform = transforms.Compose([
-            transforms.ToPILImage(), transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
+            transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
             transforms.ToTensor(), transforms.Normalize(mean, std),
         ])
 
@@ -105,7 +107,7 @@ class PerPicture(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.transform(self.pictures[index]), self.labels[index]
+        return self.transform(Image.fromarray(self.pictures[index])), self.labels[index]
 
 
 def drain(batches: Iterator) -> None:

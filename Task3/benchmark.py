@@ -7,6 +7,7 @@ many short rounds, so that whatever else the machine does meets all of them; the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -82,7 +83,11 @@ class Worker:
 
     def ask(self, job: str, repeats: int) -> float:
         """Seconds that a repetition of the job took."""
-        print(job, repeats, file=self.process.stdin, flush=True)
+        return self.tell(f"{job} {repeats}")
+
+    def tell(self, line: str) -> Any:
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+            print(line, file=self.process.stdin, flush=True)
         return self.answer()
 
     def answer(self) -> Any:
@@ -94,8 +99,7 @@ class Worker:
 
     def close(self) -> int:
         """End it; returns the most memory that it held, in bytes."""
-        print("end", file=self.process.stdin, flush=True)
-        peak = self.answer()
+        peak = self.tell("end")
         self.process.communicate()
         return peak
 
