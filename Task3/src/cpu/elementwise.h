@@ -4,6 +4,8 @@
 // others, those that call expf or powf.
 #pragma once
 
+#include <utility>
+
 #include "vector.h"
 
 namespace mytensor {
@@ -120,9 +122,43 @@ inline void join_axes(Axes& sizes, Axes& strides) {
   strides = joined_strides;
 }
 
+// Lane l of the result is lane l of a, or, where bit kStep of l is set, lane l - kStep of b.
+template <int kStep, int... kLane>
+Vector lower_half(Vector a, Vector b, std::integer_sequence<int, kLane...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
+#else
+  return __builtin_shuffle(a, b, Places{(kLane & kStep ? kLanes + kLane - kStep : kLane)...});
+#endif
+}
+
+// Lane l of the result is lane l of b, or, where bit kStep of l is not set, lane l + kStep of a.
+template <int kStep, int... kLane>
+Vector upper_half(Vector a, Vector b, std::integer_sequence<int, kLane...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
+#else
+  return __builtin_shuffle(a, b, Places{(kLane & kStep ? kLanes + kLane : kLane + kStep)...});
+#endif
+}
+
+// rows[i][j] = rows[j][i]: blocks of kStep x kStep off the diagonal are exchanged, then those within them (Eklundh 1972,
+// "A Fast Computer Method for Matrix Transposing").
+template <int kStep = kLanes / 2>
+void transpose_lanes(Vector (&rows)[kLanes]) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes;
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kStep) continue;
+    const Vector a = rows[i], b = rows[i + kStep];
+    rows[i] = lower_half<kStep>(a, b, lanes);
+    rows[i + kStep] = upper_half<kStep>(a, b, lanes);
+  }
+  if constexpr (kStep > 1) transpose_lanes<kStep / 2>(rows);
+}
+
 // A copy in which another axis than the last lies together in `x`: square tiles, which stay in the first-level cache.
 inline void transpose_tiles(const float* x, Axes strides, float* out, Axes sizes, int together) {
-  constexpr Index kTile = 16;
+  constexpr Index kTile = kLanes;
   const Axes out_strides = {{sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1}};
   const int others[2] = {together == 0 ? 1 : 0, together == 2 ? 1 : 2};
   const Index tiles = ceil_div(sizes[together], kTile), inner = sizes[others[1]];
@@ -134,6 +170,13 @@ inline void transpose_tiles(const float* x, Axes strides, float* out, Axes sizes
     float* to = out + a * out_strides[others[0]] + b * out_strides[others[1]];
     for (Index left = 0; left < sizes[3]; left += kTile) {
       const Index right = min_of(left + kTile, sizes[3]);
+      if (last - first == kTile && right - left == kTile) {
+        Vector rows[kLanes];
+        for (Index j = 0; j < kTile; ++j) rows[j] = load(from + first + (left + j) * strides[3]);
+        transpose_lanes(rows);
+        for (Index i = 0; i < kTile; ++i) store(to + (first + i) * out_strides[together] + left, rows[i]);
+        continue;
+      }
       for (Index i = first; i < last; ++i) {
         for (Index j = left; j < right; ++j) to[i * out_strides[together] + j] = from[i + j * strides[3]];
       }

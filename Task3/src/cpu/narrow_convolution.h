@@ -22,20 +22,21 @@ constexpr int kNarrowColumns = 2;
 constexpr int kNarrowGradients = 2;
 #endif
 
-// Which input position tap number `tap` of the window at each output position reads; -1 in the border. Backwards: which
-// output position the window of which that tap lies on each input position belongs to; -1 if there is none.
+// Which input position tap number `tap` of the window at each output position reads, in floats from the first (positions
+// are `pitch` apart); -1 in the border. Backwards: which output position the window of which that tap lies on each input
+// position belongs to; -1 if there is none.
 class Reach {
  public:
-  static Reach forward(Index in, Index out, Index taps, Index stride, Index pad) {
+  static Reach forward(Index in, Index out, Index taps, Index stride, Index pad, Index pitch) {
     return Reach(out, taps, [=](Index position, Index tap) {
       const Index source = position * stride - pad + tap;
-      return source >= 0 && source < in ? source : -1;
+      return source >= 0 && source < in ? source * pitch : -1;
     });
   }
-  static Reach backward(Index in, Index out, Index taps, Index stride, Index pad) {
+  static Reach backward(Index in, Index out, Index taps, Index stride, Index pad, Index pitch) {
     return Reach(in, taps, [=](Index position, Index tap) {
       const Index steps = position + pad - tap;
-      return steps >= 0 && steps % stride == 0 && steps / stride < out ? steps / stride : -1;
+      return steps >= 0 && steps % stride == 0 && steps / stride < out ? steps / stride * pitch : -1;
     });
   }
 
@@ -74,7 +75,7 @@ struct Parts {
 // in[p] at (rows.of(ky)[y], columns.of(kx)[x]) * weights[k][p][ky][kx].
 struct Sliding2d {
   const float* in;
-  Index planes, in_plane, in_row, batch;  // a plane and a row of the input, in floats
+  Index planes, in_plane, batch;  // a plane of the input, in floats
   Index kernel_h, kernel_w;
   const Reach& rows;
   const Reach& columns;
@@ -95,7 +96,7 @@ void slide_tile(const Sliding2d& s, const float* in, Index y, Index x, const flo
         weights += s.kernel_w * kOut;
         continue;
       }
-      const float* from = in + plane * s.in_plane + row * s.in_row;
+      const float* from = in + plane * s.in_plane + row;
       for (Index kx = 0; kx < s.kernel_w; ++kx, weights += kOut) {
         const std::int32_t* column = s.columns.of(kx) + x;
         Vector pixel[kColumns];
@@ -103,9 +104,9 @@ void slide_tile(const Sliding2d& s, const float* in, Index y, Index x, const flo
           bool any = false;
           for (int t = 0; t < kColumns; ++t) any |= column[t] >= 0;
           if (!any) continue;
-          for (int t = 0; t < kColumns; ++t) pixel[t] = column[t] < 0 ? Vector{} : load(from + column[t] * s.batch);
+          for (int t = 0; t < kColumns; ++t) pixel[t] = column[t] < 0 ? Vector{} : load(from + column[t]);
         } else {
-          for (int t = 0; t < kColumns; ++t) pixel[t] = load(from + column[t] * s.batch);
+          for (int t = 0; t < kColumns; ++t) pixel[t] = load(from + column[t]);
         }
 #pragma GCC unroll 6
         for (int k = 0; k < kOut; ++k) {
@@ -172,24 +173,28 @@ void slide(const Sliding2d& s, const float* weight, Index out_stride, Index in_s
 
 // ---- gradients of the weights --------------------------------------------------------------------------------------
 
-// sums[j][k] (a vector, each picture for itself) += sum over the columns of a row of
-// x at column.of(j)[column] * gradient[k] at the column.
+// sums[j][k] (a vector, each picture for itself) += sum over `height` rows and their columns of
+// x at (rows[row], columns[j][column]) * gradient[k] at (row, column).
 template <int kTaps, int kOut, bool kCareful>
-void outer_row(const float* x_row, const std::int32_t* columns, Index width, const float* gradient,
-               Index gradient_plane, Index batch, Index lanes, float* sums) {
+void outer_rows(const float* x, const std::int32_t* rows, Index height, const std::int32_t* columns, Index width,
+                const float* gradient, Index gradient_plane, Index batch, Index lanes, float* sums) {
   Vector sum[kTaps][kOut] = {};
-  for (Index column = 0; column < width; ++column) {
-    Vector across[kOut];
-    for (int k = 0; k < kOut; ++k) {
-      const float* from = gradient + k * gradient_plane + column * batch;
-      across[k] = kCareful ? load_part(from, lanes) : load(from);
-    }
+  for (Index row = 0; row < height; ++row, gradient += width * batch) {
+    if (rows[row] < 0) continue;
+    const float* x_row = x + rows[row];
+    for (Index column = 0; column < width; ++column) {
+      Vector across[kOut];
+      for (int k = 0; k < kOut; ++k) {
+        const float* from = gradient + k * gradient_plane + column * batch;
+        across[k] = kCareful ? load_part(from, lanes) : load(from);
+      }
 #pragma GCC unroll 5
-    for (int j = 0; j < kTaps; ++j) {
-      const Index source = columns[j * width + column];
-      if (kCareful && source < 0) continue;
-      const Vector pixel = kCareful ? load_part(x_row + source * batch, lanes) : load(x_row + source * batch);
-      for (int k = 0; k < kOut; ++k) sum[j][k] += pixel * across[k];
+      for (int j = 0; j < kTaps; ++j) {
+        const Index source = columns[j * width + column];
+        if (kCareful && source < 0) continue;
+        const Vector pixel = kCareful ? load_part(x_row + source, lanes) : load(x_row + source);
+        for (int k = 0; k < kOut; ++k) sum[j][k] += pixel * across[k];
+      }
     }
   }
   for (int j = 0; j < kTaps; ++j) {
@@ -200,23 +205,25 @@ void outer_row(const float* x_row, const std::int32_t* columns, Index width, con
   }
 }
 
-using OuterRow = void (*)(const float*, const std::int32_t*, Index, const float*, Index, Index, Index, float*);
+using OuterRows = void (*)(const float*, const std::int32_t*, Index, const std::int32_t*, Index, const float*, Index,
+                           Index, Index, float*);
 
 template <int kOut, bool kCareful>
-OuterRow outer_row_of_taps(Index taps) {
+OuterRows outer_rows_of_taps(Index taps) {
   static_assert(kNarrowTaps == 5);
-  constexpr OuterRow rows[] = {outer_row<1, kOut, kCareful>, outer_row<2, kOut, kCareful>, outer_row<3, kOut, kCareful>,
-                               outer_row<4, kOut, kCareful>, outer_row<5, kOut, kCareful>};
-  return rows[taps - 1];
+  constexpr OuterRows functions[] = {outer_rows<1, kOut, kCareful>, outer_rows<2, kOut, kCareful>,
+                                     outer_rows<3, kOut, kCareful>, outer_rows<4, kOut, kCareful>,
+                                     outer_rows<5, kOut, kCareful>};
+  return functions[taps - 1];
 }
 
 template <bool kCareful>
-OuterRow outer_row_of(Index taps, Index out) {
+OuterRows outer_rows_of(Index taps, Index out) {
 #if defined(__AVX512F__)
-  if (out == 4) return outer_row_of_taps<4, kCareful>(taps);
-  if (out == 3) return outer_row_of_taps<3, kCareful>(taps);
+  if (out == 4) return outer_rows_of_taps<4, kCareful>(taps);
+  if (out == 3) return outer_rows_of_taps<3, kCareful>(taps);
 #endif
-  return out == 2 ? outer_row_of_taps<2, kCareful>(taps) : outer_row_of_taps<1, kCareful>(taps);
+  return out == 2 ? outer_rows_of_taps<2, kCareful>(taps) : outer_rows_of_taps<1, kCareful>(taps);
 }
 
 // weight_grad[k][c][ky][kx]. A unit of work is some taps of a kernel row for one input channel and some output channels;
@@ -227,6 +234,10 @@ void narrow_weight_gradient(const Window& w, const Reach& rows, const Reach& col
   const Index units = w.channels * w.kernel_h * tap_parts.parts * out_parts.parts;
   constexpr Index kUnitFloats = kNarrowTaps * kNarrowGradients * kLanes;
   Scratch sums(units * kUnitFloats);
+  // As many rows at once as, of kLanes pictures, a unit's gradients and pixels stay in the first-level cache.
+  constexpr Index kCachedFloats = 1 << 13;
+  const Index row_floats = (kNarrowGradients * w.out_width + w.width) * kLanes;
+  const Index chunk = max_of(1, min_of(w.out_height, kCachedFloats / row_floats));
   const Index shares = min_of(units, thread_limit());
 #pragma omp parallel for schedule(static) if (w.taps() * w.channels * w.out_pixels() * w.out_channels > kParallelWork)
   for (Index share = 0; share < shares; ++share) {
@@ -235,16 +246,15 @@ void narrow_weight_gradient(const Window& w, const Reach& rows, const Reach& col
     for (Index first = 0; first < w.batch; first += kLanes) {
       const Index lanes = min_of(kLanes, w.batch - first);
       const bool careful = columns.has_border() || lanes < kLanes;
-      for (Index y = 0; y < w.out_height; ++y) {
+      for (Index y = 0; y < w.out_height; y += chunk) {
         for (Index unit = begin; unit < end; ++unit) {
           const Index out_part = unit % out_parts.parts, tap_part = unit / out_parts.parts % tap_parts.parts;
           const Index kernel_row = unit / out_parts.parts / tap_parts.parts;
-          const Index ky = kernel_row % w.kernel_h, c = kernel_row / w.kernel_h, row = rows.of(ky)[y];
-          if (row < 0) continue;
-          const Index k = out_parts.begin(out_part);
-          const auto add = (careful ? outer_row_of<true> : outer_row_of<false>)(tap_parts.size(tap_part),
-                                                                              out_parts.size(out_part));
-          add(x + (c * w.height + row) * w.width * w.batch + first, columns.of(tap_parts.begin(tap_part)), w.out_width,
+          const Index ky = kernel_row % w.kernel_h, c = kernel_row / w.kernel_h, k = out_parts.begin(out_part);
+          const auto add = (careful ? outer_rows_of<true> : outer_rows_of<false>)(tap_parts.size(tap_part),
+                                                                                out_parts.size(out_part));
+          add(x + c * w.height * w.width * w.batch + first, rows.of(ky) + y, min_of(chunk, w.out_height - y),
+              columns.of(tap_parts.begin(tap_part)), w.out_width,
               y_grad + (k * w.out_height + y) * w.out_width * w.batch + first, w.out_height * w.out_width * w.batch,
               w.batch, lanes, sums.data + unit * kUnitFloats);
         }
@@ -285,24 +295,24 @@ void sum_planes(const float* x, Index planes, Index size, float* sums) {
 // ---- the operators -------------------------------------------------------------------------------------------------
 
 void narrow_conv_forward(const Window& w, const float* x, const float* weight, const float* bias, float* y) {
-  const Reach rows = Reach::forward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h);
-  const Reach columns = Reach::forward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w);
-  slide({x, w.channels, w.height * w.width * w.batch, w.width * w.batch, w.batch, w.kernel_h, w.kernel_w, rows, columns},
-        weight, w.channels * w.taps(), w.taps(), bias, y, w.out_channels);
+  const Reach rows = Reach::forward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h, w.width * w.batch);
+  const Reach columns = Reach::forward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w, w.batch);
+  slide({x, w.channels, w.height * w.width * w.batch, w.batch, w.kernel_h, w.kernel_w, rows, columns}, weight,
+        w.channels * w.taps(), w.taps(), bias, y, w.out_channels);
 }
 
 void narrow_conv_backward(const Window& w, const float* x, const float* weight, const float* y_grad, float* x_grad,
                           float* weight_grad, float* bias_grad) {
   if (x_grad) {
-    const Reach rows = Reach::backward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h);
-    const Reach columns = Reach::backward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w);
-    slide({y_grad, w.out_channels, w.out_height * w.out_width * w.batch, w.out_width * w.batch, w.batch, w.kernel_h,
-           w.kernel_w, rows, columns},
+    const Index row = w.out_width * w.batch;
+    const Reach rows = Reach::backward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h, row);
+    const Reach columns = Reach::backward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w, w.batch);
+    slide({y_grad, w.out_channels, w.out_height * row, w.batch, w.kernel_h, w.kernel_w, rows, columns},
           weight, w.taps(), w.channels * w.taps(), nullptr, x_grad, w.channels);
   }
   if (weight_grad) {
-    const Reach rows = Reach::forward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h);
-    const Reach columns = Reach::forward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w);
+    const Reach rows = Reach::forward(w.height, w.out_height, w.kernel_h, w.stride_h, w.pad_h, w.width * w.batch);
+    const Reach columns = Reach::forward(w.width, w.out_width, w.kernel_w, w.stride_w, w.pad_w, w.batch);
     narrow_weight_gradient(w, rows, columns, x, y_grad, weight_grad);
   }
   if (bias_grad) sum_planes(y_grad, w.out_channels, w.out_height * w.out_width * w.batch, bias_grad);

@@ -16,8 +16,6 @@ struct Clipped {
   }
 };
 
-typedef std::int32_t Places __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
-
 // Takes the larger value, NaN before all; the first of equal ones stays, as in PyTorch.
 inline Places beats(Vector value, Vector best) { return (value > best) | ((value != value) & (best == best)); }
 

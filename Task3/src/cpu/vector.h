@@ -30,6 +30,8 @@ constexpr int kTileRows = 6;
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef float UnalignedVector __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 
+typedef std::int32_t Places __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+
 inline Vector load(const float* from) { return *reinterpret_cast<const UnalignedVector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<UnalignedVector*>(to) = value; }
 
