@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="how often the sides take turns (default: 15)")
     parser.add_argument("--variant", choices=("avx512", "avx2", "baseline"),
                         help="instruction set of our kernels (default: the best that the processor has)")
+    parser.add_argument("--no-winograd", action="store_true",
+                        help="compute our 3x3 convolutions directly (default: by Winograd's algorithm)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--worker", help=argparse.SUPPRESS)  # one side, in a process of its own
     options = parser.parse_args(arguments)
@@ -73,7 +75,7 @@ class Worker:
 
     def __init__(self, side: str, model: str, options: argparse.Namespace) -> None:
         task = {"side": side, "model": model, "batch": options.batch, "size": options.size,
-                "threads": options.threads, "variant": options.variant}
+                "threads": options.threads, "variant": options.variant, "winograd": not options.no_winograd}
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
         start = time.perf_counter()
         self.process = subprocess.Popen([sys.executable, __file__, "--worker", json.dumps(task)], text=True,
@@ -193,6 +195,7 @@ def our_jobs(task: dict[str, Any]):
     from models import get_model
 
     mytensor.set_num_threads(task["threads"])
+    mytensor.enable_winograd(task["winograd"])
     if task["variant"]:
         mytensor.set_cpu_variant(task["variant"])
     images, labels = batch_of(task)

@@ -7,7 +7,8 @@
 // In two dimensions every transform is applied to columns and then to rows. At each of the 36 points what is left is a
 // product of matrices: (tiles, channels) x (channels, out channels), or of the first's transpose with gradients.
 //
-// The transforms' numbers are large beside their results, which costs digits: src/README says how many.
+// The transforms' numbers are large beside their results, which costs a digit: results are off by up to 1e-5 of the
+// largest, and 1e-6 without (tests/test_winograd.py holds them to that).
 #pragma once
 
 #include "gemm.h"
@@ -94,17 +95,26 @@ struct WeightGradientTransform {
   }
 };
 
-// In two dimensions: in[row][column] -> out[row][column].
-template <typename Transform>
-void transform_2d(const Vector (&in)[Transform::kFrom][Transform::kFrom],
-                  Vector (&out)[Transform::kTo][Transform::kTo]) {
+// In two dimensions: `read(row, column)` gives what is transformed, and `write(row, column, value)` takes the result. Only
+// what lies between the two directions is kept, so that nothing else goes through memory.
+template <typename Transform, typename Read, typename Write>
+inline void transform_2d(const Read& read, const Write& write) {
   Vector half[Transform::kFrom][Transform::kTo];
-  for (int row = 0; row < Transform::kFrom; ++row) Transform::apply(in[row], half[row]);
+#pragma GCC unroll 6
+  for (int row = 0; row < Transform::kFrom; ++row) {
+    Vector from[Transform::kFrom];
+#pragma GCC unroll 6
+    for (int column = 0; column < Transform::kFrom; ++column) from[column] = read(row, column);
+    Transform::apply(from, half[row]);
+  }
+#pragma GCC unroll 6
   for (int column = 0; column < Transform::kTo; ++column) {
     Vector from[Transform::kFrom], to[Transform::kTo];
+#pragma GCC unroll 6
     for (int row = 0; row < Transform::kFrom; ++row) from[row] = half[row][column];
     Transform::apply(from, to);
-    for (int row = 0; row < Transform::kTo; ++row) out[row][column] = to[row];
+#pragma GCC unroll 6
+    for (int row = 0; row < Transform::kTo; ++row) write(row, column, to[row]);
   }
 }
 
@@ -120,9 +130,9 @@ struct Tiled {
   Index count() const { return batch * rows * columns; }
 };
 
-// Where a tile lies: calls use(row, column, offset) for each of its size x size pixels, offset -1 outside the picture.
-template <int kSize, typename Use>
-void visit_tile(const Tiled& t, Index tile, const Use& use) {
+// Where the pixels of a tile lie, kSize x kSize of them; `outside` stands for those that are not in the picture.
+template <int kSize, typename Pointer>
+void locate_tile(const Tiled& t, Index tile, Pointer pictures, Pointer outside, Pointer (&pixels)[kSize][kSize]) {
   const Index x0 = tile % t.columns * kOutput + t.left, y0 = tile / t.columns % t.rows * kOutput + t.top;
   const Index n = tile / t.columns / t.rows;
   for (int row = 0; row < kSize; ++row) {
@@ -130,7 +140,7 @@ void visit_tile(const Tiled& t, Index tile, const Use& use) {
     for (int column = 0; column < kSize; ++column) {
       const Index x = x0 + column;
       const bool inside = y >= 0 && y < t.height && x >= 0 && x < t.width;
-      use(row, column, inside ? ((n * t.height + y) * t.width + x) * t.channels : -1);
+      pixels[row][column] = inside ? pictures + ((n * t.height + y) * t.width + x) * t.channels : outside;
     }
   }
 }
@@ -138,38 +148,31 @@ void visit_tile(const Tiled& t, Index tile, const Use& use) {
 // Floats from one point's matrix to the next. The odd line keeps the 36 points of a tile out of one set of the cache.
 inline Index point_stride(Index floats) { return floats + 16; }
 
-// points[p][index][channel] = Transform of the tile's pixels.
+// points[p][channel] = Transform of the tile's pixels; `zeros`, as many as channels, are the pixels of the border.
 template <typename Transform>
-void transform_tile(const Tiled& t, Index tile, const float* pictures, float* points, Index stride) {
-  constexpr int kSize = Transform::kFrom;
-  Index offset[kSize][kSize];
-  visit_tile<kSize>(t, tile, [&](int row, int column, Index at) { offset[row][column] = at; });
+void transform_tile(const Tiled& t, Index tile, const float* pictures, const float* zeros, float* points,
+                    Index stride) {
+  const float* pixels[Transform::kFrom][Transform::kFrom];
+  locate_tile(t, tile, pictures, zeros, pixels);
   for (Index c = 0; c < t.channels; c += kLanes) {
-    Vector in[kSize][kSize], out[kPatch][kPatch];
-    for (int row = 0; row < kSize; ++row) {
-      for (int column = 0; column < kSize; ++column) {
-        in[row][column] = offset[row][column] < 0 ? Vector{} : load(pictures + offset[row][column] + c);
-      }
-    }
-    transform_2d<Transform>(in, out);
-    for (int p = 0; p < kPoints; ++p) store(points + p * stride + c, out[p / kPatch][p % kPatch]);
+    transform_2d<Transform>([&](int row, int column) { return load(pixels[row][column] + c); },
+                            [&](int row, int column, Vector value) {
+                              store(points + (row * kPatch + column) * stride + c, value);
+                            });
   }
 }
 
-// The tile's outputs from the products at its points, plus the bias.
-inline void finish_tile(const Tiled& t, Index tile, const float* points, Index stride, const float* bias, float* y) {
-  Index offset[kOutput][kOutput];
-  visit_tile<kOutput>(t, tile, [&](int row, int column, Index at) { offset[row][column] = at; });
+// The tile's outputs from the products at its points, plus the bias; `spare`, as much memory as channels, takes those
+// that are not in the picture.
+inline void finish_tile(const Tiled& t, Index tile, const float* points, Index stride, const float* bias, float* y,
+                        float* spare) {
+  float* pixels[kOutput][kOutput];
+  locate_tile(t, tile, y, spare, pixels);
   for (Index k = 0; k < t.channels; k += kLanes) {
-    Vector in[kPatch][kPatch], out[kOutput][kOutput];
-    for (int p = 0; p < kPoints; ++p) in[p / kPatch][p % kPatch] = load(points + p * stride + k);
-    transform_2d<OutputTransform>(in, out);
-    const Vector shift = bias ? load(bias + k) : Vector{};
-    for (int row = 0; row < kOutput; ++row) {
-      for (int column = 0; column < kOutput; ++column) {
-        if (offset[row][column] >= 0) store(y + offset[row][column] + k, out[row][column] + shift);
-      }
-    }
+    const Vector shift = load(bias + k);
+    transform_2d<OutputTransform>(
+        [&](int row, int column) { return load(points + (row * kPatch + column) * stride + k); },
+        [&](int row, int column, Vector value) { store(pixels[row][column] + k, value + shift); });
   }
 }
 
@@ -186,15 +189,15 @@ void transform_weights(const float* weight, Index out_channels, Index out_stride
   for (Index k = 0; k < out_channels; k += kLanes) {
     float* to = panels + k / width * width * channels + k % width;
     for (Index c = 0; c < channels; ++c, to += width) {
-      Vector in[3][3], out[kPatch][kPatch];
-      for (int tap = 0; tap < 9; ++tap) {
-        const float* from = weight + k * out_stride + c * in_stride + (flipped ? 8 - tap : tap);
-        float lanes[kLanes];
-        for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = from[lane * out_stride];
-        in[tap / 3][tap % 3] = load(lanes);
-      }
-      transform_2d<WeightTransform>(in, out);
-      for (int p = 0; p < kPoints; ++p) store(to + p * stride, out[p / kPatch][p % kPatch]);
+      const float* from = weight + k * out_stride + c * in_stride;
+      transform_2d<WeightTransform>(
+          [&](int row, int column) {
+            const int tap = row * 3 + column;
+            float lanes[kLanes];
+            for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = from[lane * out_stride + (flipped ? 8 - tap : tap)];
+            return load(lanes);
+          },
+          [&](int row, int column, Vector value) { store(to + (row * kPatch + column) * stride, value); });
     }
   }
 }
@@ -205,27 +208,33 @@ void winograd_convolve(const Tiled& in, const float* x, const float* panels, Ind
   // As many tiles at once as their transforms stay in the second-level cache, in whole tiles of the product; and at
   // least so many that the weights are worth being read.
   constexpr Index kCachedFloats = 1 << 18;
-  const Index fitting = kCachedFloats / (kPoints * (in.channels + out.channels));
+  const Index channels = max_of(in.channels, out.channels), fitting = kCachedFloats / (kPoints * channels);
   const Index block = kTileRows * max_of(24 / kTileRows, min_of(60, fitting) / kTileRows), tiles = in.count();
-  const Index in_stride = point_stride(block * in.channels), out_stride = point_stride(block * out.channels);
+  const Index stride = point_stride(block * channels);
   static_assert(sizeof(float*) <= 2 * sizeof(float));
-  const Index thread_floats = kPoints * (in_stride + out_stride) + 2 * block;
+  const Index thread_floats = (kPoints + 1) * stride + 2 * block;
   Scratch scratch(thread_floats * thread_limit());
+  Scratch zeros(channels), spare(out.channels * thread_limit());
+  std::memset(zeros.data, 0, channels * sizeof(float));
 #pragma omp parallel for schedule(static) if (tiles * in.channels * out.channels > kParallelWork)
   for (Index first = 0; first < tiles; first += block) {
-    float* transformed = scratch.data + thread_number() * thread_floats;
-    float* products = transformed + kPoints * in_stride;
-    const float** rows = reinterpret_cast<const float**>(products + kPoints * out_stride);
+    // The products of a point take the place of the inputs at the one before, which are no longer needed.
+    float* products = scratch.data + thread_number() * thread_floats;
+    float* transformed = products + stride;
+    const float** rows = reinterpret_cast<const float**>(products + (kPoints + 1) * stride);
     const Index count = min_of(block, tiles - first);
     for (Index i = 0; i < count; ++i) {
-      transform_tile<InputTransform>(in, first + i, x, transformed + i * in.channels, in_stride);
+      transform_tile<InputTransform>(in, first + i, x, zeros.data, transformed + i * in.channels, stride);
     }
     for (int p = 0; p < kPoints; ++p) {
-      for (Index i = 0; i < count; ++i) rows[i] = transformed + p * in_stride + i * in.channels;
-      multiply_rows(rows, count, count, 1, in.channels, panels + p * panels_stride, nullptr, products + p * out_stride,
+      for (Index i = 0; i < count; ++i) rows[i] = transformed + p * stride + i * in.channels;
+      multiply_rows(rows, count, count, 1, in.channels, panels + p * panels_stride, nullptr, products + p * stride,
                     out.channels);
     }
-    for (Index i = 0; i < count; ++i) finish_tile(out, first + i, products + i * out.channels, out_stride, bias, y);
+    for (Index i = 0; i < count; ++i) {
+      finish_tile(out, first + i, products + i * out.channels, stride, bias ? bias : zeros.data, y,
+                  spare.data + thread_number() * out.channels);
+    }
   }
 }
 
@@ -267,13 +276,15 @@ void winograd_weight_gradient(const Window& w, const float* x, const float* y_gr
   const Index sums_stride = point_stride(w.channels * sums_row);
   const bool wide = panel_vectors(w.out_channels) == 2;
   Scratch inputs(kPoints * in_stride), gradients(kPoints * out_stride), sums(kPoints * sums_stride);
+  Scratch zeros(max_of(w.channels, w.out_channels));
   std::memset(sums.data, 0, kPoints * sums_stride * sizeof(float));
+  std::memset(zeros.data, 0, max_of(w.channels, w.out_channels) * sizeof(float));
   for (Index first = 0; first < in.count(); first += kBlock) {
     const Index count = min_of(kBlock, in.count() - first), parts = ceil_div(w.channels, kTileRows);
 #pragma omp parallel for schedule(static)
     for (Index i = 0; i < count; ++i) {
-      transform_tile<InputTransform>(in, first + i, x, inputs.data + i * w.channels, in_stride);
-      transform_tile<GradientTransform>(out, first + i, y_grad, gradients.data + i * w.out_channels, out_stride);
+      transform_tile<InputTransform>(in, first + i, x, zeros.data, inputs.data + i * w.channels, in_stride);
+      transform_tile<GradientTransform>(out, first + i, y_grad, zeros.data, gradients.data + i * w.out_channels, out_stride);
     }
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < kPoints; ++p) {
@@ -292,15 +303,13 @@ void winograd_weight_gradient(const Window& w, const float* x, const float* y_gr
 #pragma omp parallel for schedule(static)
   for (Index c = 0; c < w.channels; ++c) {
     for (Index k = 0; k < w.out_channels; k += kLanes) {
-      Vector point[kPatch][kPatch], tap[3][3];
-      for (int p = 0; p < kPoints; ++p) {
-        point[p / kPatch][p % kPatch] = load(sums.data + p * sums_stride + c * sums_row + k);
-      }
-      transform_2d<WeightGradientTransform>(point, tap);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        float* to = weight_grad + ((k + lane) * w.channels + c) * 9;
-        for (int i = 0; i < 9; ++i) to[i] = tap[i / 3][i % 3][lane];
-      }
+      const float* from = sums.data + c * sums_row + k;
+      float* to = weight_grad + (k * w.channels + c) * 9;
+      transform_2d<WeightGradientTransform>(
+          [&](int row, int column) { return load(from + (row * kPatch + column) * sums_stride); },
+          [&](int row, int column, Vector value) {
+            for (int lane = 0; lane < kLanes; ++lane) to[lane * w.channels * 9 + row * 3 + column] = value[lane];
+          });
     }
   }
 }
