@@ -36,15 +36,17 @@ def load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.absolute()} is not there or is no file; name a best_model.pth or last_checkpoint.pth")
     try:
+        stored = io.BytesIO(path.read_bytes())  # given a path, torch.load raises OSError for some files cut off
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's guesses about what it cannot read: the error says enough
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(stored, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         what = "holds" if zipfile.is_zipfile(path) else "is no checkpoint, is cut off, or holds"
         raise UserError(f"{path} {what} more than tensors and plain values; it is refused, since loading it could run "
                         "code: save model.state_dict() instead of the model, and no NumPy values") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
     except Exception as error:  # torch.load raises whatever its parsers meet in a foreign or truncated file
         raise UserError(f"{path} is no checkpoint, or is cut off ({type(error).__name__}); "
                         "name a best_model.pth or last_checkpoint.pth") from None
@@ -56,12 +58,13 @@ def load(path: Path) -> dict[str, Any]:
 def read_weights(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | None]:
     """The weights of a `best_model.pth`, or of the model inside a `last_checkpoint.pth`, for a model with such weights.
 
-    Also returns a note for the user if the keys had to be mended. Raises `UserError` with the first keys or shapes that
-    differ from the `expected`, or of the first weight that is not finite.
+    They have the dtypes of the `expected`. Also returns a note for the user if the keys had to be mended. Raises
+    `UserError` with the first keys or shapes that differ, or of the first weight that is not finite.
     """
     content = load(path)
     weights, note = unwrapped(content["model"] if isinstance(content.get("model"), dict) else content)
     check_match(weights, expected, str(path))
+    weights = {key: tensor.detach().to(expected[key].dtype) for key, tensor in weights.items()}
     diverged = next((key for key, tensor in weights.items() if not tensor.isfinite().all()), None)
     if diverged is not None:
         raise UserError(f"{path} is of a network that has diverged: {diverged} is not finite; take an earlier one")
@@ -96,12 +99,12 @@ def unwrapped(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str | Non
 
 def check_match(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str) -> None:
     """Raise `UserError` unless both have the same keys with the same shapes."""
-    not_tensors = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    not_plain = [key for key, value in state.items() if not is_plain(value)]
     missing = [key for key in expected if key not in state]
     foreign = [key for key in state if key not in expected]
-    if not_tensors or missing or foreign:
+    if not_plain or missing or foreign:
         parts = [f"{what} {', '.join(map(str, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
-                 for what, keys in (("lacks", missing), ("has besides", foreign), ("has no tensor in", not_tensors))
+                 for what, keys in (("lacks", missing), ("has besides", foreign), ("has no plain tensor in", not_plain))
                  if keys]
         raise UserError(f"{source} does not fit this model: it {' and '.join(parts)}; "
                         "give the --model and --dataset that it was trained with")
@@ -110,6 +113,11 @@ def check_match(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], sou
             raise UserError(f"{source} does not fit this model: {key} has shape {tuple(tensor.shape)}, the model needs "
                             f"{tuple(expected[key].shape)}; give the --model, --dataset and --image-size that it was "
                             "trained with")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a tensor of real numbers that are all there: not sparse, not on the meta device."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_complex() or value.is_meta)
 
 
 def load_resumable(path: Path) -> dict[str, Any]:

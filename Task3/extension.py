@@ -97,7 +97,8 @@ def find_compiler() -> list[str]:
     if not named:
         return next(([path] for path in map(shutil.which, COMPILERS) if path), [])
     command, *options = [named] if shutil.which(named) else named.split()  # the path of one may have spaces in it
-    return [os.path.abspath(shutil.which(command) or command), *options]
+    found = shutil.which(command)
+    return [os.path.abspath(found) if found else command, *options]
 
 
 def current_state(folder: Path, compiler: list[str], extra_flags: Sequence[str] = ()) -> dict[str, str | None]:

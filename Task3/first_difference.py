@@ -123,7 +123,7 @@ def load_model(name: str, path: Path | None, seed: int) -> nn.Module:
         return model
     expected = {key: torch.from_numpy(value) for key, value in model.state_dict().items()}
     weights, _ = checkpoints.read_weights(path, expected)
-    model.load_state_dict({key: tensor.to(expected[key].dtype) for key, tensor in weights.items()})
+    model.load_state_dict(weights)
     return model
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import checkpoints
 from models import get_model
@@ -105,7 +105,7 @@ def foreign_zip() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.5, 0.999])
 def test_a_truncated_file_is_told(tmp_path, share):
     content = whole_file()
     (tmp_path / "cut.pth").write_bytes(content[:int(share * len(content))])
@@ -199,6 +199,25 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, key, value):
     refused_weights(tmp_path / "w.pth", state, f"{key} is not finite")
 
 
+@pytest.mark.parametrize("change", [Tensor.double, Tensor.bfloat16, lambda t: t.to(torch.float8_e5m2),
+                                    lambda t: nn.Parameter(t.float())],
+                         ids=["float64", "bfloat16", "float8", "parameter"])
+def test_weights_of_another_dtype_are_converted(tmp_path, change):
+    expected, state = network().state_dict(), {key: change(value) for key, value in network().state_dict().items()}
+    torch.save(state, tmp_path / "w.pth")
+    weights, _ = checkpoints.read_weights(tmp_path / "w.pth", expected)
+    assert not any(value.requires_grad for value in weights.values())
+    assert equal(weights, {key: value.detach().to(expected[key].dtype) for key, value in state.items()})
+
+
+@pytest.mark.parametrize("change", [Tensor.to_sparse, lambda t: t.to(torch.complex64), lambda t: t.to("meta")],
+                         ids=["sparse", "complex", "meta"])
+def test_tensors_that_are_no_dense_real_numbers_are_named(tmp_path, change):
+    state = network().state_dict()
+    state["classifier.3.bias"] = change(state["classifier.3.bias"])
+    refused_weights(tmp_path / "w.pth", state, "has no plain tensor in classifier.3.bias")
+
+
 @pytest.mark.parametrize("content", [{}, {"model": {}}, {0: torch.ones(2)}, {"model": 3}, {"state_dict": {}}], ids=str)
 def test_dictionaries_of_something_else_are_refused(tmp_path, content):
     refused_weights(tmp_path / "w.pth", content, "lacks features.0.weight, features.0.bias")
@@ -206,7 +225,7 @@ def test_dictionaries_of_something_else_are_refused(tmp_path, content):
 
 def test_a_value_that_is_no_tensor_is_refused(tmp_path):
     refused_weights(tmp_path / "w.pth", {**network().state_dict(), "classifier.3.bias": [0.0] * 4},
-                    "does not fit", "has no tensor in classifier.3.bias")
+                    "does not fit", "has no plain tensor in classifier.3.bias")
 
 
 def test_a_checkpoint_of_a_gpu_loads_without_one(tmp_path):

@@ -25,6 +25,10 @@ def is_grad_enabled() -> bool:
     return _mode.no_grad_depth == 0
 
 
+# A function of one of these kinds returns before its body has run.
+_RUNS_LATER = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
 class no_grad:  # noqa: N801 (PyTorch's name)
     """Inside it operators record no graph: `with no_grad(): ...`, or `@no_grad()` above a function.
 
@@ -39,9 +43,9 @@ class no_grad:  # noqa: N801 (PyTorch's name)
         _mode.no_grad_depth -= 1
 
     def __call__(self, function: Callable) -> Callable:
-        if inspect.isgeneratorfunction(function):
-            raise TypeError(f"no_grad cannot decorate the generator function {function.__name__}: its body runs later; "
-                            "write 'with no_grad():' around what it computes between two yields")
+        if any(runs_later(function) for runs_later in _RUNS_LATER):
+            raise TypeError(f"no_grad cannot decorate {function.__name__}, a generator or coroutine: its body runs "
+                            "later; write 'with no_grad():' around what it computes between two yields or awaits")
 
         @functools.wraps(function)
         def without_graph(*args, **kwargs):

@@ -372,8 +372,20 @@ def test_no_grad_in_generators_ends_when_the_last_one_ends():
     assert not mytorch.is_grad_enabled()
     second.close()
     assert mytorch.is_grad_enabled()
-    with pytest.raises(TypeError, match="generator function generate"):
-        no_grad()(generate)
+
+
+def test_no_grad_decorates_nothing_whose_body_runs_later():
+    def generate():
+        yield
+
+    async def coroutine():
+        return 1
+
+    async def generate_async():
+        yield
+    for function in (generate, coroutine, generate_async):
+        with pytest.raises(TypeError, match=f"cannot decorate {function.__name__}, a generator or coroutine"):
+            no_grad()(function)
 
 
 def test_no_grad_is_of_its_thread_alone():

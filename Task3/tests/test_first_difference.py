@@ -221,7 +221,7 @@ BAD = {
     "of other classes": ({**torch_state(), "classifier.5.bias": torch.ones(7)}, "classifier.5.bias has shape (7,)"),
     "with more": ({**torch_state(), "more": torch.ones(7)}, "has besides more"),
     "with less": ({}, "lacks features.0.weight"),
-    "numbers": ({**torch_state(), "features.0.bias": 1.0}, "has no tensor in features.0.bias"),
+    "numbers": ({**torch_state(), "features.0.bias": 1.0}, "has no plain tensor in features.0.bias"),
     "diverged": (torch_state(factor=np.nan), "diverged: features.0.weight is not finite"),
 }
 
