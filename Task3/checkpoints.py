@@ -19,8 +19,8 @@ from run_folder import CONFIG
 from utils import UserError, write_file
 
 FORMAT = 2  # of last_checkpoint.pth; raised when its content changes
-RESUMABLE = ("config", "model", "optimizer", "random_state", "epoch", "batch", "seconds", "training_seconds",
-             "best_accuracy", "best_epoch", "history")
+RESUMABLE = {"config": dict, "model": dict, "optimizer": dict, "random_state": dict, "epoch": int, "batch": int,
+             "seconds": float, "training_seconds": float, "best_accuracy": float, "best_epoch": int, "history": list}
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 
 
@@ -132,4 +132,7 @@ def load_resumable(path: Path) -> dict[str, Any]:
     missing = [key for key in RESUMABLE if key not in content]
     if missing:
         raise UserError(f"{path} lacks {', '.join(missing)}, which a run writes; start a new run")
+    wrong = [key for key, kind in RESUMABLE.items() if not isinstance(content[key], kind)]
+    if wrong or not {"task", "classes", "pictures"} <= content["config"].keys():
+        raise UserError(f"{path} is not as a run writes it (look at {', '.join(wrong) or 'config'}); start a new run")
     return content

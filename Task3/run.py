@@ -17,7 +17,7 @@ from run_folder import RunFolder
 from testing import draw_test_pictures, test_report
 from tracking import open_tracker
 from trainer import Evaluation, Trainer
-from utils import progress_bar, write_file, write_json
+from utils import UserError, progress_bar, write_file, write_json
 
 
 class Run:
@@ -177,10 +177,15 @@ class Run:
 
     def restore(self, checkpoint: dict) -> None:
         """Take up what `save` wrote."""
+        path = self.folder / run_folder.LAST_CHECKPOINT
         weights = checkpoint["model"]
-        checkpoints.check_match(weights, self.trainer.weights(), str(self.folder / run_folder.LAST_CHECKPOINT))
+        checkpoints.check_match(weights, self.trainer.weights(), str(path))
         self.trainer.load_weights(weights)
-        self.trainer.restore(checkpoint)
+        try:
+            self.trainer.restore(checkpoint)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is not as a run writes it: its optimizer's or random numbers' state cannot be "
+                            f"taken up ({type(error).__name__}); start a new run") from None
         self.epoch, self.batch = checkpoint["epoch"], checkpoint["batch"]
         self.epoch_start = time.perf_counter() - checkpoint["seconds"]
         self.training_seconds = checkpoint["training_seconds"]

@@ -262,9 +262,13 @@ def test_a_checkpoint_of_another_format_is_told(tmp_path, older):
 
 
 def test_a_checkpoint_of_this_format_is_read(tmp_path):
-    content = {"format": checkpoints.FORMAT, **dict.fromkeys(checkpoints.RESUMABLE, 0), "config": {"epochs": 3}}
+    content = {"format": checkpoints.FORMAT, **{key: kind() for key, kind in checkpoints.RESUMABLE.items()},
+               "config": {"task": "task1", "classes": ["a"], "pictures": [1, 1, 1]}}
     checkpoints.save(tmp_path / "last_checkpoint.pth", content)
     assert checkpoints.load_resumable(tmp_path / "last_checkpoint.pth") == content
+    for key, value in (("config", {}), ("history", {}), ("epoch", "3"), ("optimizer", [])):
+        checkpoints.save(tmp_path / "last_checkpoint.pth", {**content, key: value})
+        refused(lambda: checkpoints.load_resumable(tmp_path / "last_checkpoint.pth"), "not as a run writes it", key)
     del content["config"]
     checkpoints.save(tmp_path / "last_checkpoint.pth", content)
     refused(lambda: checkpoints.load_resumable(tmp_path / "last_checkpoint.pth"), "lacks config")

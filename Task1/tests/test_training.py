@@ -466,6 +466,19 @@ def test_a_run_that_diverges_keeps_its_best_model(train, monkeypatch, capsys):
     assert (path / BEST_MODEL).read_bytes() == best
 
 
+@pytest.mark.parametrize("entry, value", [("optimizer", {}), ("optimizer", {"state": {}, "param_groups": [{}, {}]}),
+                                          ("random_state", {}), ("random_state", {"cpu": 3, "cuda": []})], ids=str)
+def test_a_checkpoint_that_somebody_edited_is_told(train, monkeypatch, capsys, entry, value):
+    with monkeypatch.context() as patch:
+        stop_at_check(patch, 3)
+        _, path = train(*SMALL, "--epochs", 1)
+    torch.save({**torch.load(path / LAST_CHECKPOINT, weights_only=True), entry: value}, path / LAST_CHECKPOINT)
+    capsys.readouterr()
+    assert train("--resume")[0] == 1
+    error = capsys.readouterr().err
+    assert "is not as a run writes it" in error and error.count("\n") == 1
+
+
 def test_other_data_under_a_resumed_run_are_refused(train, tree, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stop_at_check(patch, 3)
