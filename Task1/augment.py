@@ -106,7 +106,7 @@ def _windows(height: int, width: int) -> list[list[list[tuple[Index, Index]]]]:
 
     def window(row: tuple[slice, slice], column: tuple[slice, slice], flip: bool) -> tuple[Index, Index]:
         target = column[1]
-        if flip:  # the same columns, written from right to left
+        if flip and target.start < target.stop:  # the same columns, written from right to left
             end = width - 1 - target.stop
             target = slice(width - 1 - target.start, end if end >= 0 else None, -1)
         return (slice(None), row[0], column[0]), (slice(None), row[1], target)
@@ -116,7 +116,7 @@ def _windows(height: int, width: int) -> list[list[list[tuple[Index, Index]]]]:
 
 def _visible_parts(size: int) -> list[tuple[slice, slice]]:
     """For each crop offset 0 to 8 along an axis: which slice of the picture stays, and where it lies in the crop."""
-    shifts = range(-PADDING, PADDING + 1)
+    shifts = [min(max(shift, -size), size) for shift in range(-PADDING, PADDING + 1)]
     return [(slice(max(s, 0), size + min(s, 0)), slice(max(-s, 0), size - max(s, 0))) for s in shifts]
 
 

@@ -20,6 +20,7 @@ class Task1(Program):
     task = "task1"
     description = "Train an image classifier with PyTorch on one device."
     models = tuple(MODELS)
+    rounding = ("thread_count", "device_name", "amp_dtype", "torch")
 
     def add_flags(self, group: argparse._ArgumentGroup) -> None:
         group.add_argument("--amp", nargs="?", const="auto", default="off",
@@ -46,9 +47,6 @@ class Task1(Program):
                                     options.nesterov, options.no_bias_decay,
                                     fused=not self.precision.scaler.is_enabled())
         return TorchTrainer(model, optimizer, self.device, self.precision, options.label_smoothing)
-
-    def memory_is_full(self, error: Exception) -> bool:
-        return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def build_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float, momentum: float = 0.9,

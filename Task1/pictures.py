@@ -132,8 +132,9 @@ def _write_cache(cache: Path, fingerprint: bytes, pictures: np.ndarray) -> None:
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         for left in cache.parent.glob(f"*{cache.name}.*"):  # by a process that was killed while it wrote
-            if time.time() - left.stat().st_mtime > LONGEST_WRITE:
-                left.unlink()
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                if time.time() - left.stat().st_mtime > LONGEST_WRITE:
+                    left.unlink()
         write_file(own, b"".join((fingerprint, pictures.data)))
         os.replace(own, cache)
     except (OSError, UserError):

@@ -37,8 +37,7 @@ class Run:
         self.epoch = self.batch = self.best_epoch = 0
         self.best_accuracy = -1.0
         self.history: list[dict] = []
-        self.epoch_start = time.perf_counter()  # of the epoch under way, less what it took before an interruption
-        self.training_seconds = 0.0  # of its training pass
+        self.seconds = self.training_seconds = 0.0  # what the epoch under way, and its training pass, took before
         if checkpoint is None:
             self.save()  # from here on there is something to resume
         else:
@@ -83,8 +82,7 @@ class Run:
 
     def train_one_epoch(self) -> None:
         """The order of DESIGN: train, evaluate on the same pictures plain, validate, keep what must be kept."""
-        if not self.batch:
-            self.epoch_start = time.perf_counter()
+        self.epoch_start = time.perf_counter() - self.seconds
         self.train_on_the_rest()
         train = self.evaluate("train, plain", self.data.train_plain)
         val = self.evaluate("validate", self.data.val)
@@ -96,7 +94,7 @@ class Run:
             "seconds": round(time.perf_counter() - self.epoch_start, 3),
             "images_per_second": round(self.data.train.bounds[self.batch - 1][1] / self.training_seconds, 1),
         })
-        self.epoch, self.batch, self.training_seconds = self.epoch + 1, 0, 0.0
+        self.epoch, self.batch, self.seconds, self.training_seconds = self.epoch + 1, 0, 0.0, 0.0
         # The checkpoint comes last: a kill before it repeats the epoch, and with it all that stands here.
         if improved:
             self.best_accuracy, self.best_epoch = val.accuracy, self.epoch
@@ -183,12 +181,11 @@ class Run:
         self.trainer.load_weights(weights)
         try:
             self.trainer.restore(checkpoint)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(f"{path} is not as a run writes it: its optimizer's or random numbers' state cannot be "
                             f"taken up ({type(error).__name__}); start a new run") from None
         self.epoch, self.batch = checkpoint["epoch"], checkpoint["batch"]
-        self.epoch_start = time.perf_counter() - checkpoint["seconds"]
-        self.training_seconds = checkpoint["training_seconds"]
+        self.seconds, self.training_seconds = checkpoint["seconds"], checkpoint["training_seconds"]
         self.best_accuracy, self.best_epoch = checkpoint["best_accuracy"], checkpoint["best_epoch"]
         self.history = checkpoint["history"]
 

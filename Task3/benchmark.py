@@ -19,7 +19,7 @@ from typing import Any
 
 import extension
 from options import whole
-from utils import UserError, prepare_output, write_json
+from utils import UserError, discard_output, prepare_output, write_json
 
 MODELS = ("lenet", "minivgg", "minivgg-bn")
 OURS, NCHW = "mytorch", "PyTorch"
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="networks (default: all)")
     parser.add_argument("--batch", type=whole(1), default=64, metavar="N", help="pictures in a step (default: 64)")
     parser.add_argument("--size", type=whole(16), default=32, metavar="PIXELS", help="of the pictures (default: 32)")
-    parser.add_argument("--threads", type=whole(1, 1024), default=2, metavar="N", help="of each side (default: 2)")
+    parser.add_argument("--threads", type=whole(1, 64), default=2, metavar="N", help="of each side (default: 2)")
     parser.add_argument("--rounds", type=whole(2), default=15, metavar="N",
                         help="how often the sides take turns (default: 15)")
     parser.add_argument("--variant", choices=("avx512", "avx2", "baseline"),
@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.worker:
             return work(json.loads(options.worker))
+        if options.json and not options.json.absolute().parent.is_dir():  # told now, not after minutes
+            raise UserError(f"--json {options.json}: the folder {options.json.absolute().parent} is not there; make it")
         extension.ensure_built()
         figures = {"machine": machine_limits(options.threads),
                    "models": {name: compare(name, options) for name in options.models}}
@@ -64,6 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        discard_output()
+        print(f"error: the output cannot be written ({error.strerror or error})", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -80,8 +86,9 @@ class Worker:
         start = time.perf_counter()
         self.process = subprocess.Popen([sys.executable, __file__, "--worker", json.dumps(task)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.started = self.answer()
-        self.started["seconds_to_first_step"] = time.perf_counter() - start
+        self.answer()
+        self.seconds_to_first_step = time.perf_counter() - start
+        self.facts = self.answer()
 
     def ask(self, job: str, repeats: int) -> float:
         """Seconds that a repetition of the job took."""
@@ -115,10 +122,10 @@ def compare(model: str, options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(options.rounds):
             for side, worker in workers.items():
                 seconds[job][side].append(worker.ask(job, repeats[side]))
-    figures = {side: {"seconds_to_first_step": worker.started["seconds_to_first_step"], "peak_bytes": worker.close(),
+    figures = {side: {"seconds_to_first_step": worker.seconds_to_first_step, "peak_bytes": worker.close(),
                       **{job: summary(seconds[job][side], seconds[job][NCHW]) for job in JOBS}}
                for side, worker in workers.items()}
-    operations, variant = workers[OURS].started["operations"], workers[OURS].started["variant"]
+    operations, variant = workers[OURS].facts["operations"], workers[OURS].facts["variant"]
     print(f"\n{model}, batch {options.batch}, {options.size}x{options.size} pixels, {options.threads} threads, our "
           f"kernels for {variant}; a step needs {operations / 1e9:.3g} billion operations")
     for job, title in JOBS.items():
@@ -169,12 +176,12 @@ def least_seconds(function) -> float:
 
 
 def work(task: dict[str, Any]) -> int:
-    """Be one side: build it, say so, and do what comes on stdin until the end."""
+    """Be one side: say when the first step is done, then what there is to know, and do what comes until the end."""
     extension.ensure_built()
     jobs, facts = (our_jobs if task["side"] == OURS else torch_jobs)(task)
-    for job in jobs.values():
-        job()
-    print(json.dumps(facts), flush=True)
+    jobs["step"]()
+    print("null", flush=True)
+    print(json.dumps(facts()), flush=True)
     for line in sys.stdin:
         if line == "end\n":
             break
@@ -215,7 +222,9 @@ def our_jobs(task: dict[str, Any]):
         with mytorch.no_grad():
             model(mytorch.Tensor(images, requires_grad=False)).numpy()
 
-    facts = {"operations": operations_of(model, images), "variant": mytensor.cpu_variant()}
+    def facts() -> dict[str, Any]:
+        return {"operations": operations_of(model, images), "variant": mytensor.cpu_variant()}
+
     return {"step": step, "forward": forward, "optimizer": optimizer.step}, facts
 
 
@@ -250,7 +259,7 @@ def torch_jobs(task: dict[str, Any]):
         with torch.no_grad():
             logits()
 
-    return {"step": step, "forward": forward, "optimizer": optimizer.step}, {}
+    return {"step": step, "forward": forward, "optimizer": optimizer.step}, dict
 
 
 def batch_of(task: dict[str, Any]):

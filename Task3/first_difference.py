@@ -6,7 +6,6 @@ For whoever changes mytorch or its kernels. How layers are compared, and why eac
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import torch
 
 import checkpoints
 import extension
+from options import number, whole
 from utils import UserError, discard_output, prepare_output
 
 if TYPE_CHECKING:  # what needs the extension is imported when that is built
@@ -56,10 +56,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",
                         help="a best_model.pth or last_checkpoint.pth of this network, for 10 classes of 3x32x32 "
                              "pictures (default: initial weights from --seed)")
-    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="pictures in the batch (default: 8)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N",
+    parser.add_argument("--batch-size", type=whole(1, LARGEST_BATCH), default=8, metavar="N",
+                        help="pictures in the batch (default: 8)")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N",
                         help="of the pictures, the labels and the initial weights (default: 0)")
-    parser.add_argument("--tolerance", type=float, default=1e-4, metavar="T",
+    parser.add_argument("--tolerance", type=number(0, above=True), default=1e-4, metavar="T",
                         help="largest relative difference that passes for rounding (default: 1e-4)")
     parser.add_argument("--eval", action="store_true",
                         help="evaluation mode: batch-norm uses its running statistics (default: training mode)")
@@ -71,12 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
     prepare_output()
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 1 <= options.batch_size <= LARGEST_BATCH:
-        parser.error(f"--batch-size {options.batch_size} is not from 1 to {LARGEST_BATCH}")
-    if not 0 <= options.seed < 2**63:
-        parser.error(f"--seed {options.seed} is not from 0 to 2^63 - 1")
-    if not 0 < options.tolerance < math.inf:
-        parser.error(f"--tolerance {options.tolerance} is not above 0")
     try:
         return report(options)
     except UserError as error:

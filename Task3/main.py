@@ -23,6 +23,7 @@ class Task3(Program):
     description = ("Train an image classifier on mytorch, a framework built from scratch. Its C++ part is compiled at "
                    "the first run, and again when its sources change.")
     models = ("lenet", "minivgg", "minivgg-bn")
+    rounding = ("device_name", "instruction_set")
 
     def add_flags(self, group: argparse._ArgumentGroup) -> None:
         group.add_argument("--cuda", action="store_const", const="cuda", dest="device", default=argparse.SUPPRESS,
@@ -39,7 +40,10 @@ class Task3(Program):
         # PyTorch only loads pictures here: where it has a pool of threads of its own, that would be in the way of ours.
         # Where both share one, the last word counts.
         torch.set_num_threads(1)
-        mytensor.set_num_threads(threads)
+        try:
+            mytensor.set_num_threads(threads)
+        except ValueError as error:
+            raise UserError(f"--threads {threads}: {error}") from None
         facts = {"device_name": "cpu", "thread_count": threads, "instruction_set": mytensor.cpu_variant()}
         print(f"device: cpu ({facts['instruction_set']}), {facts['thread_count']} threads")
         return facts

@@ -59,9 +59,9 @@ def common_parser(description: str, models: tuple[str, ...]) -> argparse.Argumen
 
     machine = parser.add_argument_group("on what machine")
     machine.add_argument("--device", type=_device, default="auto", metavar="{auto,cpu,cuda,cuda:N}",
-                         help="auto takes a GPU if there is one")
+                         help="auto takes a GPU if there is one to be used")
     machine.add_argument("--threads", type=whole(1, 1024), metavar="N",
-                         help="CPU threads; the same number gives the same bits (default: as many as torch takes)")
+                         help="CPU threads; the same number gives the same bits (default: one a core)")
     machine.add_argument("--workers", type=whole(0), default=2, metavar="N",
                          help="processes that decode pictures of more than 64 pixels; smaller ones need none")
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import checkpoints
 import interrupts
 import run_folder
@@ -21,9 +23,6 @@ from testing import predict_files, test_checkpoint
 from trainer import Trainer
 from utils import UserError, discard_output, keep_freed_memory, prepare_output, versions
 
-# Facts of a run after whose change the numbers are right, but not the same to the last bit.
-ROUNDING = ("thread_count", "device_name", "amp_dtype", "instruction_set", "torch")
-
 
 class Program(ABC):
     """The program of one folder: what it is called, the flags that it alone has, and how it trains."""
@@ -34,6 +33,8 @@ class Program(ABC):
     """One sentence for `--help`."""
     models: tuple[str, ...]
     """What `--model` takes."""
+    rounding: tuple[str, ...]
+    """What in `config.json` shapes the last bits: after a change the numbers are right, but not quite the same."""
 
     @abstractmethod
     def add_flags(self, group: argparse._ArgumentGroup) -> None:
@@ -51,8 +52,8 @@ class Program(ABC):
         """The network for these pictures on the device that `set_up` settled, its weights drawn from the seed."""
 
     def memory_is_full(self, error: Exception) -> bool:
-        """Whether that is what an error says."""
-        return isinstance(error, MemoryError)
+        """Whether that is what an error of Python's, or of torch's allocators, says; all loaders are torch's."""
+        return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
     def main(self, arguments: list[str] | None = None) -> int:
         """Run the command line; returns the exit status."""
@@ -115,7 +116,7 @@ class Program(ABC):
             folder = run_folder.create(options.output_dir, default, options.overwrite)
         else:
             check_same_pictures(checkpoint["config"], config)
-            say_what_changed(checkpoint["config"], config)
+            say_what_changed(checkpoint["config"], config, self.rounding)
         rate = partial(learning_rate, options.schedule, options.lr, epochs=options.epochs,
                        warmup_epochs=options.warmup_epochs)
         Run(folder, config, data, trainer, rate, checkpoint, epochs=options.epochs, max_batches=options.debug_steps,
@@ -170,9 +171,9 @@ def check_same_pictures(saved: dict, config: dict) -> None:
                         "run")
 
 
-def say_what_changed(saved: dict, config: dict) -> None:
-    """Tell of changes after which the last bits are others."""
-    for name in ROUNDING:
+def say_what_changed(saved: dict, config: dict, names: tuple[str, ...]) -> None:
+    """Tell which of these have changed: the last bits are then others."""
+    for name in names:
         if saved.get(name) != config.get(name):
             print(f"note: {name} was {saved.get(name)}, now {config.get(name)}: "
                   "the last bits may differ from an uninterrupted run's")

@@ -17,7 +17,7 @@ def random_pictures(*shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(7).integers(1, 256, shape, dtype=np.uint8))
 
 
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 16, 25)])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 16, 25), (3, 4, 4), (1, 5, 3), (3, 1, 8)])
 def test_every_crop_and_flip_equals_plain_slicing(shape):
     _, height, width = shape
     choices = [(top, left, flip) for top in range(9) for left in range(9) for flip in (False, True)]

@@ -54,8 +54,9 @@ Shape out_shape(const char* function, const Tensor& x, const Window& w) {
 // Where a convolution's result lies: batch-last if its channels are too few to fill the vectors of a processor, and the
 // pictures are not.
 Layout layout_for(const Window& w) {
-  constexpr Index kFewChannels = 16, kManyPictures = 16;
-  const bool narrow = w.channels <= kFewChannels && w.out_channels <= kFewChannels && w.batch >= kManyPictures;
+  constexpr Index kFewChannels = 16, kManyPictures = 16, kLargeKernel = 32;
+  const bool narrow = w.channels <= kFewChannels && w.out_channels <= kFewChannels && w.batch >= kManyPictures &&
+                      w.kernel_h <= kLargeKernel && w.kernel_w <= kLargeKernel;
   return narrow ? Layout::BatchLast : Layout::ChannelsLast;
 }
 
@@ -160,8 +161,8 @@ Layout pool_layout(const Tensor& x) {
   return x.layout() == Layout::BatchLast ? Layout::BatchLast : Layout::ChannelsLast;
 }
 
-// The window with which a table's function, made for channels-last pictures, takes those of this layout: batch-last ones
-// lie like channels-last pictures whose batch are the channels.
+// The window with which a table's function, made for channels-last pictures, takes those of this layout: batch-last
+// ones lie like channels-last pictures whose batch are the channels.
 Window as_channels_last(Window w, Layout layout) {
   if (layout == Layout::BatchLast) {
     std::swap(w.batch, w.channels);
@@ -390,16 +391,28 @@ void check_lists(const char* function, const std::vector<Tensor>& parameters,
 
 }  // namespace
 
+namespace {
+
+// What is updated in place together must lie in one order: a copy where a tensor lies otherwise, which is put back.
+Tensor in_rows(const Tensor& tensor) { return tensor.in_layout(Layout::RowMajor); }
+
+void put_back(Tensor& tensor, const Tensor& rows) {
+  if (rows.data() != tensor.data()) assign(tensor, rows);
+}
+
+}  // namespace
+
 void sgd_step(std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients, std::vector<Tensor>& momentums,
               float rate, float momentum, float weight_decay, bool nesterov) {
   check_lists("sgd_step", parameters, {&gradients});
   if (momentum != 0) check_lists("sgd_step", parameters, {&momentums});
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    Tensor& parameter = parameters[i];
-    const Tensor gradient = gradients[i].in_layout(parameter.layout());
-    float* buffer = momentum != 0 ? momentums[i].data() : nullptr;
-    operators_of(parameter.device()).sgd(parameter.data(), gradient.data(), buffer, parameter.count(), rate, momentum,
-                                         weight_decay, nesterov);
+    const Tensor parameter = in_rows(parameters[i]), gradient = in_rows(gradients[i]);
+    const Tensor buffer = momentum != 0 ? in_rows(momentums[i]) : parameter;
+    operators_of(parameter.device()).sgd(parameter.data(), gradient.data(), momentum != 0 ? buffer.data() : nullptr,
+                                         parameter.count(), rate, momentum, weight_decay, nesterov);
+    put_back(parameters[i], parameter);
+    if (momentum != 0) put_back(momentums[i], buffer);
   }
 }
 
@@ -413,10 +426,13 @@ void adam_step(std::vector<Tensor>& parameters, const std::vector<Tensor>& gradi
                                  float(1 - std::pow(beta1, double(step))), float(1 - std::pow(beta2, double(step))),
                                  decoupled};
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    Tensor& parameter = parameters[i];
-    const Tensor gradient = gradients[i].in_layout(parameter.layout());
-    operators_of(parameter.device()).adam(parameter.data(), gradient.data(), firsts[i].data(), seconds[i].data(),
+    const Tensor parameter = in_rows(parameters[i]), gradient = in_rows(gradients[i]);
+    const Tensor first = in_rows(firsts[i]), second = in_rows(seconds[i]);
+    operators_of(parameter.device()).adam(parameter.data(), gradient.data(), first.data(), second.data(),
                                           parameter.count(), settings);
+    put_back(parameters[i], parameter);
+    put_back(firsts[i], first);
+    put_back(seconds[i], second);
   }
 }
 

@@ -1,8 +1,8 @@
 // What a back end can do: one table of functions that take sizes and raw memory and know nothing of tensors.
 //
 // Pictures lie channels-last here, (N, H, W, C) in memory, or batch-last, (C, H, W, N), whatever order of axes Python
-// sees; weights of convolutions lie as PyTorch has them, (K, C, KH, KW). Every result is summed in a fixed order, so it does not depend on the number
-// of threads.
+// sees; weights of convolutions lie as PyTorch has them, (K, C, KH, KW). Every result is summed in a fixed order, so it
+// does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Operators {
                          Index out);
   void (*linear_backward)(const float* x, const float* weight, const float* y_grad, float* x_grad, float* weight_grad,
                           float* bias_grad, Index n, Index in, Index out);
-  // `x_strides` are those of (N, C, H, W), so that pictures may come in either layout; null results are not wanted.
+  // `x_strides` are those of (N, C, H, W): pictures come row-major or channels-last. Null results are not wanted.
   void (*conv_forward)(const Window&, const float* x, Axes x_strides, const float* weight, const float* bias,
                        float* y);
   void (*conv_backward)(const Window&, const float* x, Axes x_strides, const float* weight, const float* y_grad,

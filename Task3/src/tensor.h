@@ -13,7 +13,8 @@ namespace mytensor {
 
 enum class Device { CPU, GPU };
 
-// How the axes of a tensor lie in memory. The last two are for four axes: (N, C, H, W) lies as N, H, W, C or C, H, W, N.
+// How the axes of a tensor lie in memory. The last two are for four axes: (N, C, H, W) lies as N, H, W, C, or as
+// C, H, W, N.
 enum class Layout { RowMajor, ChannelsLast, BatchLast };
 
 // Zero to four sizes, each at least 1; their product is known to fit.

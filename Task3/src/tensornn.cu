@@ -170,7 +170,8 @@ void bind_functions(py::module_& module) {
   module.def("max", [](const Tensor& x, const OptionalAxes& axes, bool keepdims) {
     return reduce("max", Reduction::Max, x, axes_of(axes), keepdims);
   }, "x"_a, "axes"_a = py::none(), flag("keepdims") = false);
-  module.def("reshape", [](const Tensor& x, const Sizes& shape) { return reshape(x, indices_of(shape)); }, "x"_a, "shape"_a);
+  module.def("reshape", [](const Tensor& x, const Sizes& shape) { return reshape(x, indices_of(shape)); }, "x"_a,
+             "shape"_a);
   module.def("transpose", [](const Tensor& x, const std::optional<Sizes>& axes) {
     return transpose(x, axes ? std::optional(indices_of(*axes)) : std::nullopt);
   }, "x"_a, "axes"_a = py::none());
@@ -273,7 +274,9 @@ void bind_machine(py::module_& module) {
   module.def("cpu_variant", [] { return std::string(cpu_operators().name); });
   module.def("set_cpu_variant", [](const py::str& name) { set_cpu_variant(name); }, "name"_a);
   module.def("winograd_enabled", &winograd_enabled, "Whether 3x3 convolutions may be done by Winograd's algorithm.");
-  module.def("enable_winograd", &enable_winograd, "enabled"_a, "Allow Winograd's algorithm, or use direct sums alone.");
+  module.def("enable_winograd", &enable_winograd, flag("enabled"),
+             "Allow Winograd's algorithm for 3x3 convolutions, or use direct sums alone. With it an infinite value "
+             "spreads over its tile as NaN, and values near the largest of float32 overflow earlier.");
   module.def("get_num_threads", [] {
 #ifdef _OPENMP
     return omp_get_max_threads();

@@ -10,6 +10,7 @@ import pytest
 import torch
 from against_torch import normal
 
+import mytorch
 from mytorch import Tensor, nn, optim
 
 pytestmark = pytest.mark.usefixtures("each_cpu_variant")
@@ -191,3 +192,21 @@ def test_an_optimizer_gives_its_memory_back():
         assert mytensor.live_tensors() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kind", [mytorch.optim.SGD, mytorch.optim.Adam])
+def test_a_parameter_that_a_convolution_left_is_updated_as_any_other(kind):
+    """In whatever order of memory it lies: its gradient and its state are of the same elements."""
+    array = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    one = mytorch.Tensor(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1))
+    left = mytorch.conv2d(mytorch.Tensor(array), one, None).cached_data  # channels-last
+    parameters = [mytorch.Tensor(array), mytorch.Tensor(left)]
+    optimizers = [kind([parameter], 0.1, **({"momentum": 0.9} if kind is mytorch.optim.SGD else {}))
+                  for parameter in parameters]
+    for step in range(3):
+        for parameter, optimizer in zip(parameters, optimizers, strict=True):
+            parameter.grad = mytorch.Tensor(np.arange(96, dtype=np.float32).reshape(array.shape) - 40 + step)
+            optimizer.step()
+    assert np.array_equal(*(parameter.numpy() for parameter in parameters))
+    states = [optimizer.state_dict()["state"][0] for optimizer in optimizers]
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])

@@ -15,6 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
+import benchmark
+import first_difference
 import main
 import models
 import run_folder
@@ -70,8 +72,8 @@ def test_a_run_from_the_shell_leaves_its_eight_files_and_they_load(tmp_path):
 
 
 def test_the_models_of_the_command_line_are_those_that_there_are():
-    """`--help` must not need the extension, so their names stand in main.py as well."""
-    assert main.Task3.models == tuple(models.MODELS)
+    """`--help` must not need the extension, so their names stand in the programs as well."""
+    assert main.Task3.models == benchmark.MODELS == first_difference.MODELS == tuple(models.MODELS)
 
 
 def test_help_and_a_bad_command_line_need_no_compiler(tmp_path):
@@ -86,6 +88,12 @@ def test_a_gpu_without_the_cuda_part_is_an_error(start, capsys, flags):
     status, folder = start(*flags)
     error = capsys.readouterr().err
     assert status == 1 and "mytensor has no CUDA part" in error and error.count("\n") == 1 and not folder.exists()
+
+
+def test_more_threads_than_there_can_be_are_an_error(start, capsys):
+    status, folder = start("--threads", 1000)
+    error = capsys.readouterr().err
+    assert status == 1 and "--threads 1000" in error and error.count("\n") == 1 and not folder.exists()
 
 
 @pytest.mark.parametrize("check, flags", [

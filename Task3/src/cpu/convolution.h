@@ -46,9 +46,9 @@ struct WindowRows {
   }
 };
 
-// A row for each output pixel: its whole window, copied together from pictures in either layout. What lies together in
-// memory, a picture row's part of the window, stays together: its pixels with all their channels in channels-last
-// pictures, its pixels of one channel else.
+// A row for each output pixel: its whole window, copied together from row-major or channels-last pictures. What lies
+// together in memory, a picture row's part of the window, stays together: its pixels with all their channels in
+// channels-last pictures, its pixels of one channel else.
 struct PatchRows {
   const Window& w;
   const float* x;

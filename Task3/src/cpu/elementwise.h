@@ -142,8 +142,8 @@ Vector upper_half(Vector a, Vector b, std::integer_sequence<int, kLane...>) {
 #endif
 }
 
-// rows[i][j] = rows[j][i]: blocks of kStep x kStep off the diagonal are exchanged, then those within them (Eklundh 1972,
-// "A Fast Computer Method for Matrix Transposing").
+// rows[i][j] = rows[j][i]: blocks of kStep x kStep off the diagonal are exchanged, then those within them (Eklundh
+// 1972, "A Fast Computer Method for Matrix Transposing").
 template <int kStep = kLanes / 2>
 void transpose_lanes(Vector (&rows)[kLanes]) {
   constexpr std::make_integer_sequence<int, kLanes> lanes;

@@ -10,8 +10,8 @@
 namespace mytensor {
 namespace {
 
-// A tile of outputs in registers: channels x columns accumulators, a vector of pixels for each column, and a weight. For
-// the gradient of the weights: taps x channels accumulators, a gradient for each channel, and a pixel.
+// A tile of outputs in registers: channels x columns accumulators, a vector of pixels for each column, and a weight.
+// For the gradient of the weights: taps x channels accumulators, a gradient for each channel, and a pixel.
 constexpr int kNarrowChannels = 6;
 constexpr int kNarrowTaps = 5;
 #if defined(__AVX512F__)
@@ -22,9 +22,9 @@ constexpr int kNarrowColumns = 2;
 constexpr int kNarrowGradients = 2;
 #endif
 
-// Which input position tap number `tap` of the window at each output position reads, in floats from the first (positions
-// are `pitch` apart); -1 in the border. Backwards: which output position the window of which that tap lies on each input
-// position belongs to; -1 if there is none.
+// Which input position tap number `tap` of the window at each output position reads, in floats from the first
+// (positions are `pitch` apart); -1 in the border. Backwards: which output position the window of which that tap lies
+// on each input position belongs to; -1 if there is none.
 class Reach {
  public:
   static Reach forward(Index in, Index out, Index taps, Index stride, Index pad, Index pitch) {
@@ -42,7 +42,9 @@ class Reach {
 
   Index positions() const { return positions_; }
   bool has_border() const { return has_border_; }
-  const std::int32_t* of(Index tap) const { return reinterpret_cast<const std::int32_t*>(table_.data) + tap * positions_; }
+  const std::int32_t* of(Index tap) const {
+    return reinterpret_cast<const std::int32_t*>(table_.data) + tap * positions_;
+  }
 
  private:
   template <typename Source>
@@ -155,13 +157,15 @@ void slide(const Sliding2d& s, const float* weight, Index out_stride, Index in_s
 
   const bool border = s.rows.has_border() || s.columns.has_border(), wide = width >= kNarrowColumns;
   const Index step = wide ? kNarrowColumns : 1, blocks = ceil_div(s.batch, kLanes);
-#pragma omp parallel for schedule(static) if (out_channels * s.planes * taps * height * width * s.batch > kParallelWork)
+  [[maybe_unused]] const Index work = out_channels * s.planes * taps * height * width * s.batch;
+#pragma omp parallel for schedule(static) if (work > kParallelWork)
   for (Index task = 0; task < height * blocks; ++task) {
     const Index y = task / blocks, first = task % blocks * kLanes, lanes = min_of(kLanes, s.batch - first);
     for (Index group = 0; group < groups.parts; ++group) {
       const Index k = groups.begin(group), size = groups.size(group);
-      const SlideTile tile = wide ? (border ? slide_tile_of<kNarrowColumns, true> : slide_tile_of<kNarrowColumns, false>)(size)
-                                  : (border ? slide_tile_of<1, true> : slide_tile_of<1, false>)(size);
+      const auto of_size = wide ? (border ? slide_tile_of<kNarrowColumns, true> : slide_tile_of<kNarrowColumns, false>)
+                                : (border ? slide_tile_of<1, true> : slide_tile_of<1, false>);
+      const SlideTile tile = of_size(size);
       for (Index left = 0; left < width; left += step) {
         const Index x = min_of(left, width - step);  // the last tile may do some columns again
         tile(s, s.in + first, y, x, packed.data + k * s.planes * taps, padded_bias.data + k,
@@ -226,8 +230,8 @@ OuterRows outer_rows_of(Index taps, Index out) {
   return out == 2 ? outer_rows_of_taps<2, kCareful>(taps) : outer_rows_of_taps<1, kCareful>(taps);
 }
 
-// weight_grad[k][c][ky][kx]. A unit of work is some taps of a kernel row for one input channel and some output channels;
-// threads share the units, and each adds up its own over all pictures and rows, so that every sum has one order.
+// weight_grad[k][c][ky][kx]. A unit of work is some taps of a kernel row for one input channel and some output
+// channels; threads share the units, and each adds up its own over all pictures and rows: every sum has one order.
 void narrow_weight_gradient(const Window& w, const Reach& rows, const Reach& columns, const float* x,
                             const float* y_grad, float* weight_grad) {
   const Parts tap_parts(w.kernel_w, kNarrowTaps), out_parts(w.out_channels, kNarrowGradients);

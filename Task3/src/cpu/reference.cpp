@@ -1,5 +1,7 @@
 // The kernels as their formulas read, one loop an axis, sums in double precision: what the tests compare the fast ones
 // with. Selected with mytensor.set_cpu_variant("reference").
+#include <vector>
+
 #include "../operators.h"
 
 namespace mytensor {
@@ -66,23 +68,26 @@ void linear_backward(const float* x, const float* weight, const float* y_grad, f
 // y[n, k, oy, ox] = bias[k] + sum over c, ky, kx of x[n, c, oy * stride + ky - pad, ...] weight[k, c, ky, kx]
 void convolve(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y,
               Axes y_strides) {
+  std::vector<double> sums(w.out_pixels() * w.out_channels);
   for (Index n = 0; n < w.batch; ++n)
     for (Index k = 0; k < w.out_channels; ++k)
       for (Index oy = 0; oy < w.out_height; ++oy)
-        for (Index ox = 0; ox < w.out_width; ++ox) y[at(y_strides, n, k, oy, ox)] = bias ? bias[k] : 0;
+        for (Index ox = 0; ox < w.out_width; ++ox) sums[at(y_strides, n, k, oy, ox)] = bias ? bias[k] : 0;
   const Axes weight_strides = {{w.channels * w.taps(), w.taps(), w.kernel_w, 1}};
   visit(w, [&](Index n, Index oy, Index ox, Index iy, Index ix, Index ky, Index kx) {
     for (Index k = 0; k < w.out_channels; ++k)
       for (Index c = 0; c < w.channels; ++c)
-        y[at(y_strides, n, k, oy, ox)] += x[at(x_strides, n, c, iy, ix)] * weight[at(weight_strides, k, c, ky, kx)];
+        sums[at(y_strides, n, k, oy, ox)] +=
+            double(x[at(x_strides, n, c, iy, ix)]) * weight[at(weight_strides, k, c, ky, kx)];
   });
+  for (std::size_t i = 0; i < sums.size(); ++i) y[i] = float(sums[i]);
 }
 
 void convolve_back(const Window& w, const float* x, Axes x_strides, const float* weight, const float* y_grad,
                    Axes y_strides, float* x_grad, Axes grad_strides, float* weight_grad, float* bias_grad) {
   const Axes weight_strides = {{w.channels * w.taps(), w.taps(), w.kernel_w, 1}};
-  for (Index i = 0; x_grad && i < w.pixels() * w.channels; ++i) x_grad[i] = 0;
-  for (Index i = 0; weight_grad && i < w.out_channels * w.channels * w.taps(); ++i) weight_grad[i] = 0;
+  std::vector<double> x_sums(x_grad ? w.pixels() * w.channels : 0);
+  std::vector<double> weight_sums(weight_grad ? w.out_channels * w.channels * w.taps() : 0);
   for (Index k = 0; bias_grad && k < w.out_channels; ++k) {
     double sum = 0;
     for (Index n = 0; n < w.batch; ++n)
@@ -92,14 +97,16 @@ void convolve_back(const Window& w, const float* x, Axes x_strides, const float*
   }
   visit(w, [&](Index n, Index oy, Index ox, Index iy, Index ix, Index ky, Index kx) {
     for (Index k = 0; k < w.out_channels; ++k) {
-      const float gradient = y_grad[at(y_strides, n, k, oy, ox)];
+      const double gradient = y_grad[at(y_strides, n, k, oy, ox)];
       for (Index c = 0; c < w.channels; ++c) {
         const Index tap = at(weight_strides, k, c, ky, kx);
-        if (x_grad) x_grad[at(grad_strides, n, c, iy, ix)] += gradient * weight[tap];
-        if (weight_grad) weight_grad[tap] += gradient * x[at(x_strides, n, c, iy, ix)];
+        if (x_grad) x_sums[at(grad_strides, n, c, iy, ix)] += gradient * weight[tap];
+        if (weight_grad) weight_sums[tap] += gradient * x[at(x_strides, n, c, iy, ix)];
       }
     }
   });
+  for (std::size_t i = 0; i < x_sums.size(); ++i) x_grad[i] = float(x_sums[i]);
+  for (std::size_t i = 0; i < weight_sums.size(); ++i) weight_grad[i] = float(weight_sums[i]);
 }
 
 void conv_forward(const Window& w, const float* x, Axes x_strides, const float* weight, const float* bias, float* y) {

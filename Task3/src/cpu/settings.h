@@ -1,4 +1,5 @@
-// What a user may choose for the kernels, as they see it: a plain function, so that none of it is compiled into a variant.
+// What a user may choose for the kernels, as they see it: a plain function, so that none of it is compiled into a
+// variant.
 #pragma once
 
 namespace mytensor {
