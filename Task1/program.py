@@ -64,7 +64,7 @@ class Program(ABC):
         try:
             keep_freed_memory()
             if options.evaluate:
-                self.evaluate(options)
+                self.evaluate(options, given)
             else:
                 self.train(parser, options, given)
         except UserError as error:
@@ -111,7 +111,8 @@ class Program(ABC):
         options.data_dir = options.data_dir.absolute()  # a resumed run may be started elsewhere
         config = {**{name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
                   "task": self.task, **versions(), **facts, "classes": list(data.classes),
-                  "pictures": [len(loader.indices) for loader in (data.train, data.val, data.test)]}
+                  "pictures": [len(loader.indices) for loader in (data.train, data.val, data.test)],
+                  "pictures_digest": data.digest()}
         if checkpoint is None:
             folder = run_folder.create(options.output_dir, default, options.overwrite)
         else:
@@ -122,10 +123,14 @@ class Program(ABC):
         Run(folder, config, data, trainer, rate, checkpoint, epochs=options.epochs, max_batches=options.debug_steps,
             log=options.log, progress=not options.no_progress).carry_out()
 
-    def evaluate(self, options: argparse.Namespace) -> None:
+    def evaluate(self, options: argparse.Namespace, given: set[str]) -> None:
         """Test a checkpoint and, if pictures are given, name their classes."""
-        self.set_up(options)
         checkpoints.load(options.evaluate)  # a bad file is told before the data are read
+        missing = next((file for file in options.predict or () if not file.is_file()), None)
+        if missing:
+            raise UserError(f"--predict: there is no file {missing}")
+        adopt_what_was_learned(options, given, checkpoints.run_config(options.evaluate), self.task)
+        self.set_up(options)
         data = read_data(options)
         checkpoints.check_classes(options.evaluate, data.classes)
         trainer = self.build_trainer(options, data)
@@ -133,7 +138,7 @@ class Program(ABC):
         if note:
             print(note)
         trainer.load_weights(weights)
-        test_checkpoint(trainer, data, options.output_dir or options.evaluate.parent, options.evaluate,
+        test_checkpoint(trainer, data, options.output_dir or options.evaluate.parent / "evaluation", options.evaluate,
                         options.dataset, options.model, options.debug_steps)
         if options.predict:
             predict_files(trainer, data, options.predict)
@@ -160,12 +165,22 @@ def adopt_flags(options: argparse.Namespace, given: set[str], saved: dict, task:
             setattr(options, name, Path(saved[name]) if name == "data_dir" else saved[name])
 
 
+def adopt_what_was_learned(options: argparse.Namespace, given: set[str], saved: dict, task: str) -> None:
+    """Take what was not given from the run that wrote the checkpoint, if it lies in that run's folder."""
+    names = ["dataset", "data_dir", "image_size", "dropout", *(["model"] if saved.get("task") == task else [])]
+    for name in names:
+        if name in saved and name not in given:
+            setattr(options, name, Path(saved[name]) if name == "data_dir" else saved[name])
+
+
 def check_same_pictures(saved: dict, config: dict) -> None:
     """Refuse to go on with other pictures: the classes would get other numbers, the split would be another."""
     others = sorted(set(saved["classes"]) ^ set(config["classes"]))
     change = f"the class {others[0]} came or went" if others else ""
     if not change and saved["pictures"] != config["pictures"]:
         change = f"{saved['pictures']} pictures to train, validate and test became {config['pictures']}"
+    if not change and saved.get("pictures_digest") != config["pictures_digest"]:
+        change = "its pictures or their labels are others"
     if change:
         raise UserError(f"the run began with other data ({change}); give the --data-dir that it had, or start a new "
                         "run")

@@ -71,14 +71,20 @@ def read_weights(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, 
     return weights, note
 
 
+def run_config(path: Path) -> dict[str, Any]:
+    """The configuration of the run in whose folder a checkpoint lies; empty if it lies elsewhere."""
+    config = None
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((path.parent / CONFIG).read_text(encoding="utf-8"))
+    return config if isinstance(config, dict) else {}
+
+
 def check_classes(path: Path, classes: Sequence[str]) -> None:
     """Raise `UserError` if the run that wrote the checkpoint had other classes, or had them in another order.
 
     A run's folder holds its configuration; of a checkpoint that lies alone nothing is known.
     """
-    learned = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        learned = json.loads((path.parent / CONFIG).read_text(encoding="utf-8"))["classes"]
+    learned = run_config(path).get("classes")
     if not isinstance(learned, list) or learned == list(classes):
         return
     number = next((k for k, pair in enumerate(zip(learned, classes, strict=False)) if pair[0] != pair[1]), None)

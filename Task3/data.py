@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from datasets import Split, load_dataset
 from pictures import read_picture
 from utils import UserError, random_stream
 
+PICTURES_IN_DIGEST = 16  # of each view
 VALIDATION_SHARE = 10  # one picture in ten is held out: 5,000 of CIFAR-10's 50,000
 
 
@@ -33,6 +35,15 @@ class Data:
     """The pictures of `train`, in their order and without augmentation."""
     val: Loader
     test: Loader
+
+    def digest(self) -> str:
+        """Changes with the labels, and with most changes of the pictures: of each view some are looked at."""
+        digest = hashlib.sha256()
+        for loader in (self.train_plain, self.val, self.test):
+            digest.update(loader.split.labels[loader.indices].numpy().tobytes())
+            shown = np.linspace(0, len(loader.indices) - 1, PICTURES_IN_DIGEST).astype(int)
+            digest.update(loader.raw_pictures(shown).tobytes())
+        return digest.hexdigest()
 
     def read(self, file: Path) -> Tensor:
         """A picture of the user's, (1, C, H, W), prepared like the data set's own."""

@@ -2,7 +2,8 @@
 
 In the whole run rounding adds up, and where a value before a ReLU is nearly 0, or two in a pooling window are nearly
 equal, it sends a gradient another way: then right code is far off too, PyTorch's float32 as well. So what tells a
-wrong layer is each one alone: ours and PyTorch's are given the very numbers that ours was given in the run.
+wrong layer is each one alone: ours and PyTorch's are given the very numbers that ours was given in the run; ours in the
+same order of memory too, which decides what kernel computes it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def compare_layers(model: nn.Module, images: np.ndarray, labels: np.ndarray) -> 
     """
     state = model.state_dict()
     sides = [_Mytorch(model, labels), _Pytorch(model, labels, torch.float32), _Pytorch(model, labels, torch.float64)]
-    runs = [side.run(images) for side in sides]
+    runs = [side.run(mytorch.Tensor(images)) for side in sides]
     order = list(runs[0])
     if order != list(runs[2]):
         raise UserError(f"our forward pass goes through {', '.join(order)}; PyTorch's through {', '.join(runs[2])}")
@@ -100,8 +101,8 @@ class _Result(NamedTuple):
 class _Call(NamedTuple):
     """A layer's part in a run."""
 
-    input: np.ndarray
-    output_gradient: np.ndarray
+    input: Any  # tensors of the side whose run it is
+    output_gradient: Any
     result: _Result
 
 
@@ -112,43 +113,44 @@ class _Side(ABC):
     layers: dict[str, Any]  # by name: the modules that have none below them, and the loss
 
     @abstractmethod
-    def tensor(self, array: np.ndarray) -> Any:
-        """A leaf that gets a gradient."""
+    def leaf(self, tensor: mytorch.Tensor) -> Any:
+        """A leaf of these values that gets a gradient."""
 
     @abstractmethod
     def array(self, tensor: Any) -> np.ndarray:
         """The values of a tensor."""
 
     @abstractmethod
-    def gradients(self, output: Any, inputs: list[Any], output_gradient: Any) -> list[np.ndarray]:
+    def gradients(self, output: Any, inputs: list[Any], output_gradient: Any) -> list[Any]:
         """Of `output`, weighted by `output_gradient`, with respect to each of `inputs`."""
 
     @abstractmethod
     def restore(self, state: Arrays) -> None:
         """Give the model the values of a `state_dict`."""
 
-    def run(self, images: np.ndarray) -> dict[str, _Call]:
+    def run(self, images: mytorch.Tensor) -> dict[str, _Call]:
         """The model's forward and backward pass, layer by layer in the order of the forward pass."""
         with _recorded(self.layers) as calls:
-            loss = self.layers["loss"](self.model(self.tensor(images)))
+            loss = self.layers["loss"](self.model(self.leaf(images)))
         parameters = {name: dict(self.layers[name].named_parameters()) for name in calls}
         wanted = [output for _, output in calls.values()] + [p for own in parameters.values() for p in own.values()]
         gradients = iter(self.gradients(loss, wanted, None))
         output_gradients = {name: next(gradients) for name in calls}
-        return {name: _Call(self.array(input), output_gradients[name], _Result(
-                    self.outputs(name, output), {"gradient of its output": output_gradients[name]},
-                    {f"gradient of {parameter}": next(gradients) for parameter in parameters[name]}))
+        return {name: _Call(input, output_gradients[name], _Result(
+                    self.outputs(name, output), {"gradient of its output": self.array(output_gradients[name])},
+                    {f"gradient of {parameter}": self.array(next(gradients)) for parameter in parameters[name]}))
                 for name, (input, output) in calls.items()}
 
-    def alone(self, name: str, input: np.ndarray, output_gradient: np.ndarray) -> _Result:
+    def alone(self, name: str, input: mytorch.Tensor, output_gradient: mytorch.Tensor) -> _Result:
         """One layer, given its input and the gradient of its output."""
-        layer, leaf = self.layers[name], self.tensor(input)
+        layer, leaf = self.layers[name], self.leaf(input)
         output = layer(leaf)
         parameters = dict(layer.named_parameters())
-        gradients = self.gradients(output, [leaf, *parameters.values()], self.tensor(output_gradient))
-        return _Result(self.outputs(name, output), {"gradient of its input": gradients[0]},
+        gradients = map(self.array, self.gradients(output, [leaf, *parameters.values()],
+                                                   self.leaf(output_gradient)))
+        return _Result(self.outputs(name, output), {"gradient of its input": next(gradients)},
                        {f"gradient of {parameter}": gradient
-                        for parameter, gradient in zip(parameters, gradients[1:], strict=True)})
+                        for parameter, gradient in zip(parameters, gradients, strict=True)})
 
     def outputs(self, name: str, output: Any) -> Arrays:
         """A layer's output, and its running statistics as they are now."""
@@ -162,14 +164,14 @@ class _Mytorch(_Side):
         self.model = model
         self.layers = {**_leaves(model), "loss": CrossEntropy(labels)}
 
-    def tensor(self, array):
-        return mytorch.Tensor(array)
+    def leaf(self, tensor):
+        return mytorch.Tensor(tensor.cached_data)  # lies as it lay in the run
 
     def array(self, tensor):
         return tensor.numpy()
 
     def gradients(self, output, inputs, output_gradient):
-        return [self.array(gradient) for gradient in mytorch.grad(output, inputs, output_gradient)]
+        return mytorch.grad(output, inputs, output_gradient)
 
     def restore(self, state):
         self.model.load_state_dict(state)
@@ -181,14 +183,14 @@ class _Pytorch(_Side):
         self.layers = {name: self.model.get_submodule(name) for name in _leaves(model)}
         self.layers["loss"] = _TorchCrossEntropy(labels)
 
-    def tensor(self, array):
-        return torch.tensor(array, dtype=self.dtype, requires_grad=True)
+    def leaf(self, tensor):
+        return torch.tensor(tensor.numpy(), dtype=self.dtype, requires_grad=True)
 
     def array(self, tensor):
         return tensor.detach().numpy()
 
     def gradients(self, output, inputs, output_gradient):
-        return [self.array(gradient) for gradient in torch.autograd.grad(output, inputs, output_gradient)]
+        return torch.autograd.grad(output, inputs, output_gradient)
 
     def restore(self, state):
         self.model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})

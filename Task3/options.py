@@ -150,6 +150,8 @@ def number(least: float, below: float = math.inf, above: bool = False):
             value = float(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number (write 0.1)") from None
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text} is not a finite number")
         if not least <= value < below or (above and value == least):
             limits = f"{'above' if above else 'at least'} {least:g}"
             limits += f" and below {below:g}" if math.isfinite(below) else ""

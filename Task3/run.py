@@ -42,14 +42,13 @@ class Run:
             self.save()  # from here on there is something to resume
         else:
             self.restore(checkpoint)
-        if not (folder / run_folder.CONFIG).exists():
-            write_json(folder / run_folder.CONFIG, self.config)
 
     def carry_out(self) -> None:
         """Train until the last epoch is done, then test the best model once."""
         if (self.folder / run_folder.RESULT).exists():
             print(f"{self.folder.path} holds a finished run; its figures are in {run_folder.RESULT}")
             return
+        write_json(self.folder / run_folder.CONFIG, self.config)
         self.introduce()
         tracking = open_tracker(self.log, self.folder.path, self.config, self.history)
         with Interrupts() as interrupts, tracking as tracker:
@@ -81,7 +80,7 @@ class Run:
             print(f"resuming in epoch {self.epoch + 1}, batch {self.batch + 1}")
 
     def train_one_epoch(self) -> None:
-        """The order of DESIGN: train, evaluate on the same pictures plain, validate, keep what must be kept."""
+        """Train, evaluate on the same pictures plain, validate, keep what must be kept."""
         self.epoch_start = time.perf_counter() - self.seconds
         self.train_on_the_rest()
         train = self.evaluate("train, plain", self.data.train_plain)
@@ -187,6 +186,9 @@ class Run:
         self.epoch, self.batch = checkpoint["epoch"], checkpoint["batch"]
         self.seconds, self.training_seconds = checkpoint["seconds"], checkpoint["training_seconds"]
         self.best_accuracy, self.best_epoch = checkpoint["best_accuracy"], checkpoint["best_epoch"]
+        if self.best_epoch and not (self.folder / run_folder.BEST_MODEL).exists():
+            raise UserError(f"{self.folder / run_folder.BEST_MODEL}, the best model so far, is gone; put it back, or "
+                            "start a new run")
         self.history = checkpoint["history"]
 
     def trained(self) -> bool:

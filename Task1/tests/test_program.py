@@ -125,6 +125,19 @@ def test_an_evaluation_says_what_the_run_said_whatever_the_batch_size(start, tmp
         assert tested["test_loss"] == pytest.approx(result["test_loss"], abs=1e-6)
 
 
+def test_an_evaluation_takes_data_and_model_from_the_run_and_leaves_its_files_alone(start, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert start("--epochs", 1, "--model", "minivgg", "--image-size", 8, "--output-dir", run) == 0
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert main.main(["--evaluate", str(run / BEST_MODEL), "--threads", "1", "--no-progress"]) == 0
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+    tested = kill_loop.read_strict(run / "evaluation" / "evaluation.json")
+    assert (tested["model"], tested["dataset"]) == ("minivgg", "synthetic")
+    assert tested["test_accuracy"] == kill_loop.read_strict(run / RESULT)["test_accuracy"]
+    assert start("--evaluate", run / BEST_MODEL, "--predict", tmp_path / "none.png") == 1
+    assert "there is no file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag, value", [("--lr", "0.5"), ("--augment", "none")])
 def test_a_resume_that_is_refused_leaves_the_folder_as_it_was(finished, capsys, flag, value):
     before = files(finished[0])

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional
 
@@ -477,6 +478,36 @@ def test_a_checkpoint_that_somebody_edited_is_told(train, monkeypatch, capsys, e
     assert train("--resume")[0] == 1
     error = capsys.readouterr().err
     assert "is not as a run writes it" in error and error.count("\n") == 1
+
+
+def test_other_pictures_of_the_same_names_are_refused(train, tree, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stop_at_check(patch, 3)
+        train(*SMALL, "--epochs", 1)
+    for path in (tree / "train").rglob("*.png"):
+        Image.new("RGB", (32, 32), (1, 2, 3)).save(path)
+    assert train("--resume")[0] == 1
+    assert "its pictures or their labels are others" in capsys.readouterr().err
+
+
+def test_a_best_model_that_is_gone_is_told_before_more_is_trained(train, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stop_at_check(patch, 13)  # in the second epoch
+        _, path = train(*SMALL, "--epochs", 3)
+    (path / BEST_MODEL).unlink()
+    capsys.readouterr()
+    assert train("--resume")[0] == 1
+    said = capsys.readouterr()
+    assert "best_model.pth, the best model so far, is gone" in said.err and "epoch   2" not in said.out
+
+
+def test_the_configuration_of_a_resumed_run_is_written_anew(train, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at_check(patch, 3)
+        _, path = train(*SMALL, "--epochs", 1)
+    (path / "config.json").write_text("{", encoding="utf-8")
+    assert train("--resume")[0] == 0
+    assert read(path, "config.json")["epochs"] == 1
 
 
 def test_other_data_under_a_resumed_run_are_refused(train, tree, monkeypatch, capsys):

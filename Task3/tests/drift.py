@@ -1,6 +1,6 @@
 """How far training drifts from PyTorch in float64: ours, and PyTorch in float32.
 
-    python Task3/tests/drift.py      the table in the README: 50 steps, 32x32 pictures (about ten minutes)
+    python Task3/tests/drift.py      prints a table: 50 steps, 32x32 pictures (about ten minutes)
 
 All three start from the same weights of PyTorch and take the same batches. Rounding makes them part, and once a ReLU's
 input or a maximum falls on the other side, the runs are different ones: right code drifts too, as PyTorch's float32

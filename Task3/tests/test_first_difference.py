@@ -45,7 +45,7 @@ def over(output: str) -> list[str]:
 def test_nothing_is_found_in_right_code(capsys, name, mode):
     status, output, errors = run(capsys, "--model", name, *mode)
     layers = [key for key, module in get_model(name).named_modules() if len(module.modules()) == 1]
-    assert [line.split()[0] for line in output.splitlines()[5:-2]] == [*layers, "loss"]
+    assert [line.split()[0] for line in output.splitlines()[5:-3]] == [*layers, "loss"]
     assert (status, over(output), errors) == (0, [], "")
     assert output.endswith("no layer is over the tolerance of 0.0001\n")
 
@@ -188,6 +188,19 @@ def test_the_tolerance_is_the_one_that_is_given(capsys):
     status, output, _ = run(capsys, "--tolerance", "1e-9")
     assert status == 1 and "the first layer over the tolerance of 1e-09 is features.0 (Conv2d)" in output
     assert "features.1" not in over(output)  # a ReLU rounds nothing
+
+
+def test_a_layer_alone_is_computed_by_the_kernel_of_the_run():
+    """Which depends on how its input lies: a convolution of 64 channels is Winograd's, whose rounding is its own."""
+    alone = {}
+    for enabled in (True, False):
+        mytensor.enable_winograd(enabled)
+        model = get_model("minivgg", image_size=16)
+        random = np.random.default_rng(0)
+        layers = compare_layers(model, random.standard_normal((2, 3, 16, 16)).astype(np.float32), np.array([1, 2]))
+        alone[enabled] = {layer.name: layer.alone_output.ours.size for layer in layers}["features.2"]
+    mytensor.enable_winograd(True)
+    assert alone[False] < 1e-6 < alone[True] < 2e-5
 
 
 # ---- checkpoints ----
