@@ -15,6 +15,8 @@ from PIL import Image
 
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
+from training import Precision  # noqa: E402  (found through the line above)
+
 torch.set_num_threads(1)  # what the tests compute is too little to share
 collect_ignore = ["test_faults.py", "test_run_folder.py"] if os.name == "nt" else []  # signals, locks, terminals
 
@@ -54,3 +56,11 @@ def make_tree(tree: Path) -> Path:
                 shade = np.full((32, 32, 3), 20 + 60 * label + index, np.uint8)
                 Image.fromarray(shade).save(folder / f"{index}.png")
     return tree
+
+
+class Overflowing(Precision):
+    """float32 with a scaler that starts so high that the first gradients overflow."""
+
+    def __init__(self, amp: str, device: torch.device) -> None:
+        super().__init__("off", device)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
